@@ -1,0 +1,79 @@
+"""Fragments side by side: [ticks, rows] each in, one [ticks, B] batch out, with one copy per byte."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from srl.data.records import SampleBatch, Trajectory
+from srl.data.trajectory import TrajectorySpec, to_tree
+from srl.data.tree import leaves
+
+
+class BatchBuilder:
+    """A batch in preallocated memory that fills fragment by fragment, so that it can grow while another one trains."""
+
+    def __init__(self, spec: TrajectorySpec, num_items: int) -> None:
+        self.spec = spec
+        self.num_items = num_items
+        whole = msgspec.structs.replace(
+            spec, rows=spec.rows * num_items, envs=spec.envs * num_items, cut="fixed"
+        )
+        self._batch = whole.allocate()
+        self._ids: list[int] = []
+        self.num_env_steps = 0
+        """Environment steps in the fragments that are in."""
+
+    @property
+    def full(self) -> bool:
+        """All fragments are in."""
+        return len(self._ids) == self.num_items
+
+    def add(self, item_id: int, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
+        """Copies one fragment in; ticks beyond its `length` become inert (not alive, not acted)."""
+        index = len(self._ids)
+        for source, target in zip(
+            leaves(to_tree(trajectory)), leaves(to_tree(self._batch)), strict=True
+        ):
+            rows = source.shape[1]
+            target[:, index * rows : (index + 1) * rows] = source
+        if length < self.spec.capacity:
+            rows = self.spec.rows
+            columns = slice(index * rows, (index + 1) * rows)
+            for flag in (self._batch.alive, self._batch.acted, self._batch.is_first):
+                flag[length:, columns] = False
+            for flag in (self._batch.terminated, self._batch.truncated):
+                flag[length:, columns] = False
+        self._ids.append(item_id)
+        self.num_env_steps += num_env_steps
+
+    def batch(self) -> SampleBatch:
+        """The full batch. It is a view: valid until `clear`."""
+        return SampleBatch(
+            data=self._batch,
+            item_ids=np.asarray(self._ids, np.int64),
+            burn_in=self.spec.burn_in,
+            state_every=self.spec.state_every,
+        )
+
+    def clear(self) -> None:
+        """Makes room for the next batch."""
+        self._ids.clear()
+        self.num_env_steps = 0
+
+    def state(self) -> dict[str, object]:
+        """What is in so far."""
+        return {
+            "ids": list(self._ids),
+            "num_env_steps": self.num_env_steps,
+            "arrays": {
+                str(i): array.copy() for i, array in enumerate(leaves(to_tree(self._batch)))
+            },
+        }
+
+    def restore(self, state: dict[str, object]) -> None:
+        """Continues from `state`."""
+        self._ids = [int(i) for i in state["ids"]]  # type: ignore[attr-defined]
+        self.num_env_steps = int(state["num_env_steps"])  # type: ignore[call-overload]
+        for i, array in enumerate(leaves(to_tree(self._batch))):
+            array[...] = state["arrays"][str(i)]  # type: ignore[index]

@@ -1,0 +1,152 @@
+"""Records and states as bytes and back, without pickle.
+
+On the wire: the header's length (4 bytes), the header (msgpack: each array's path, dtype, shape; small values
+beside them), then the arrays' bytes one after another. In files: safetensors, with the rest as JSON beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from srl.data.tree import Tree, flatten, unflatten
+from srl.errors import CheckpointError, SpecError
+
+MAX_HEADER_BYTES = 1 << 20
+_DTYPES = {
+    name: np.dtype(name)
+    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+}
+
+
+class _Field(msgspec.Struct, array_like=True, frozen=True):
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class _Header(msgspec.Struct, frozen=True):
+    fields: list[_Field]
+    values: dict[str, int | float | str | bool | None] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Header)
+
+
+def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryview | bytes]:
+    """Frames to send one after another; array bytes are not copied where they are contiguous."""
+    flat = {path: np.ascontiguousarray(array) for path, array in flatten(arrays).items()}
+    fields = [_Field(path, array.dtype.name, array.shape) for path, array in flat.items()]
+    header = _encoder.encode(_Header(fields, values or {}))
+    return [
+        struct.pack("<I", len(header)),
+        header,
+        *(memoryview(a.reshape(-1).view(np.uint8)) for a in flat.values()),
+    ]
+
+
+def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
+    """Arrays (views of `data`) and values of an encoded message; anything malformed is a SpecError."""
+    data = memoryview(data)
+    if len(data) < 4:
+        raise SpecError(f"message: expected at least 4 bytes, got {len(data)}. It was cut short.")
+    (size,) = struct.unpack_from("<I", data)
+    if size > MAX_HEADER_BYTES or 4 + size > len(data):
+        raise SpecError(
+            f"message: expected a header within {len(data) - 4} bytes, got one of {size}."
+        )
+    try:
+        header = _decoder.decode(data[4 : 4 + size])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SpecError(
+            f"message: expected a header of arrays and values, got garbage ({error})."
+        ) from None
+    flat: dict[str, np.ndarray] = {}
+    offset = 4 + size
+    for entry in header.fields:
+        dtype = _DTYPES.get(entry.dtype)
+        if dtype is None or any(n < 0 for n in entry.shape) or entry.path in flat:
+            raise SpecError(
+                f"message: {entry.path!r} has no valid array ({entry.dtype}{list(entry.shape)})."
+            )
+        count = prod(entry.shape)
+        end = offset + count * dtype.itemsize
+        if end > len(data):
+            raise SpecError(
+                f"message: {entry.path!r} needs {end - offset} bytes, got {len(data) - offset}."
+            )
+        flat[entry.path] = np.frombuffer(data[offset:end], dtype).reshape(entry.shape)
+        offset = end
+    if offset != len(data):
+        raise SpecError(f"message: expected {offset} bytes, got {len(data)}.")
+    try:
+        return unflatten(flat), header.values
+    except (AttributeError, TypeError):
+        raise SpecError("message: one array's path goes through another's.") from None
+
+
+def save_state(path: Path, state: Tree) -> None:
+    """Writes a worker's state: nested dicts and lists of arrays, bytes, strings, numbers (of any size) and None."""
+    arrays: dict[str, np.ndarray] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray | bytes):
+            is_bytes = isinstance(value, bytes)
+            array = np.frombuffer(value, np.uint8) if is_bytes else np.ascontiguousarray(value)
+            arrays[str(len(arrays))] = array
+            return {"$bytes" if is_bytes else "$array": str(len(arrays) - 1)}
+        if isinstance(value, np.generic):
+            return value.item()
+        if isinstance(value, dict):
+            return {"$dict": [[plain(k), plain(v)] for k, v in value.items()]}
+        if isinstance(value, list | tuple):
+            return {"$tuple" if isinstance(value, tuple) else "$list": [plain(v) for v in value]}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise CheckpointError(
+            f"state: expected arrays and plain values, got {type(value).__name__}."
+        )
+
+    tree = json.dumps(plain(state))
+    save_file(arrays or {"empty": np.zeros(0, np.uint8)}, path, metadata={"tree": tree})
+
+
+def load_state(path: Path) -> Tree:
+    """Reads what `save_state` wrote."""
+    from safetensors import safe_open
+
+    try:
+        arrays = load_file(path)
+        with safe_open(path, framework="numpy") as file:
+            tree = json.loads(file.metadata()["tree"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path.name}: expected a state file, got something unreadable ({error})."
+        ) from error
+
+    def restore(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        (tag, content), *_ = value.items()
+        match tag:
+            case "$array":
+                return arrays[content]
+            case "$bytes":
+                return arrays[content].tobytes()
+            case "$dict":
+                return {restore(k): restore(v) for k, v in content}
+            case "$tuple":
+                return tuple(restore(v) for v in content)
+            case _:
+                return [restore(v) for v in content]
+
+    return restore(tree)

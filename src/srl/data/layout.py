@@ -1,0 +1,59 @@
+"""Where each array of a record lies in a flat piece of memory, so that a slot can be written in place and read as is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from srl.data.tree import Tree, leaves, tree_map
+
+ALIGNMENT = 64
+"""Bytes: a cache line, so that two slots never share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One array to place: the full shape with all leading axes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the array takes, before alignment."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def layout_bytes(tree: Tree) -> int:
+    """Bytes that all arrays of a tree of Shape take together."""
+    return sum(aligned(leaf.nbytes) for leaf in leaves(tree))
+
+
+def layout_views(tree: Tree, memory: np.ndarray) -> Tree:
+    """The arrays of a tree of Shape as views of `memory` (uint8, at least `layout_bytes(tree)` long)."""
+    offset = 0
+
+    def view(leaf: Shape) -> np.ndarray:
+        nonlocal offset
+        start, offset = offset, offset + aligned(leaf.nbytes)
+        return memory[start : start + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+
+    return tree_map(view, tree)
+
+
+def mark_unwritten(tree: Tree) -> None:
+    """Fills arrays with what nobody would write: NaN, or the smallest value that the dtype has."""
+    for array in leaves(tree):
+        if array.dtype.kind == "f":
+            array.fill(np.nan)
+        elif array.dtype.kind == "b":
+            array.fill(False)
+        else:
+            array.fill(np.iinfo(array.dtype).min)

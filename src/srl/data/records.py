@@ -1,0 +1,155 @@
+"""What travels, in the order of the journey of one observation.
+
+Everything is a batch over *rows*; a row is one agent in one environment. A *group* is the environments that an
+actor steps together, and a *lane* is the rows of a group that one policy controls: requests and trajectories
+are per lane. Rows are env-major, so `[envs, agents]` is a reshape. Trees are nested dicts of arrays.
+
+    environment ─1 EnvStep─▶ actor ─2 InferenceRequest─▶ policy ─3 InferenceReply─▶ actor
+        ─4 Trajectory─▶ trainer: 5 SampleBatch, 6 TrainResult ─7 Snapshot─▶ policy, and round again
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from srl.data.tree import Tree
+
+
+@dataclass(slots=True)
+class EnvStep:
+    """1. What an environment group shows one lane after a tick. *Made in* `envs/`, *read in* `workers/actor.py`.
+
+    Next-step autoreset: the tick after a final observation shows the first observation of a new episode,
+    with reward 0, and ignores the action of that row.
+    """
+
+    obs: Tree
+    """[rows, ...] raw observations, one frame where the spec says `stack`."""
+    reward: np.ndarray
+    """float32 [rows]: earned since the last tick."""
+    terminated: np.ndarray
+    """bool [rows]: this observation is final, and worth nothing more."""
+    truncated: np.ndarray
+    """bool [rows]: this observation is final, but only because time ran out."""
+    is_first: np.ndarray
+    """bool [rows]: this observation opens an episode."""
+    alive: np.ndarray
+    """bool [rows]: the agent is in the game (its final observation included)."""
+    turn: np.ndarray
+    """bool [rows]: the agent acts now. Never where the observation is final."""
+    action_mask: np.ndarray | None = None
+    """bool [rows, choices]: what the agent may do, or None."""
+    state: Tree = None
+    """[envs, ...] the environment's global state, or None."""
+    metrics: dict[str, np.ndarray] | None = None
+    """float [envs] each: declared episode metrics, valid where an episode just ended."""
+
+
+@dataclass(slots=True)
+class InferenceRequest:
+    """2. Rows that need an action. *Made in* the actor, *carried by* `streams/inference.py`, *read in* the policy worker.
+
+    Rows are packed: only those that act now, or whose truncation needs a value, are in it.
+    """
+
+    obs: Tree
+    """[rows, ...] as the policy sees them: stacked where the spec says so."""
+    state: Tree
+    """[rows, ...] policy state, or None. The policy zeroes it where `is_first`."""
+    is_first: np.ndarray
+    """bool [rows]."""
+    explore: np.ndarray
+    """float32 [rows]: 1 samples from the policy, 0 is greedy; what lies between is the policy's to read."""
+    action_mask: np.ndarray | None = None
+    """bool [rows, choices] or None."""
+
+
+@dataclass(slots=True)
+class InferenceReply:
+    """3. What the policy chose. *Made in* `policies/`, *carried by* `streams/inference.py`, *read in* the actor."""
+
+    action: np.ndarray
+    """[rows, ...] as the action spec stores it."""
+    state: Tree
+    """[rows, ...] the policy state after this step, or None."""
+    extras: Tree
+    """[rows, ...] what the algorithm asked for: log_prob and value for PPO."""
+    policy_version: int = -1
+    """Learner steps behind the weights that answered."""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """4. A fragment of one lane's life, [ticks, rows]. *Made in* `data/trajectory.py` by the actor, *carried by* `streams/sample.py`.
+
+    The final observation of an episode is a tick of its own with reward 0, so along the alive ticks of a row
+    `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is the first of the next fragment; here it only
+    bootstraps. The first `burn_in` ticks only warm up the policy state.
+    """
+
+    obs: Tree
+    """[ticks, rows, ...]; a leaf with `stack=n` has n - 1 earlier frames in front: [ticks + n - 1, rows, ...]."""
+    is_first: np.ndarray
+    """bool [ticks, rows]."""
+    terminated: np.ndarray
+    """bool [ticks, rows]: this observation is final; its value is 0."""
+    truncated: np.ndarray
+    """bool [ticks, rows]: this observation is final; its value bootstraps."""
+    alive: np.ndarray
+    """bool [ticks, rows]."""
+    acted: np.ndarray
+    """bool [ticks, rows]: an action was taken here. No loss ever sees a tick where it was not."""
+    action: np.ndarray
+    """[ticks, rows, ...]."""
+    reward: np.ndarray
+    """float32 [ticks, rows]: earned by the action of this tick, until the row's next one."""
+    policy_version: np.ndarray
+    """int64 [ticks, rows]: -1 where the policy was not asked."""
+    extras: Tree
+    """[ticks, rows, ...]."""
+    policy_state: Tree
+    """[ceil(ticks / state_every), rows, ...] as it was fed in, or None."""
+    action_mask: np.ndarray | None = None
+    """bool [ticks, rows, choices] or None."""
+    state: Tree = None
+    """[ticks, envs, ...] the environment's global state, or None."""
+
+
+@dataclass(slots=True)
+class SampleBatch:
+    """5. Fragments side by side, [ticks, B]. *Made in* `data/batching.py`, *read in* the trainer by the algorithm."""
+
+    data: Trajectory
+    """Every field with its rows axis as long as all fragments together."""
+    item_ids: np.ndarray
+    """int64 [items]: which stream items these rows came from; feedback (priorities) goes back with them."""
+    burn_in: int = 0
+    """Leading ticks that no loss sees."""
+    state_every: int = 1
+    """`data.policy_state[i]` belongs to tick `i * state_every`."""
+
+    @property
+    def num_steps(self) -> int:
+        """Agent steps that a loss sees: ticks with an action, without burn-in and bootstrap."""
+        return int(self.data.acted[self.burn_in : -1].sum())
+
+
+@dataclass(slots=True)
+class TrainResult:
+    """6. What one learner step did. *Made in* `algorithms/`, *read in* the trainer."""
+
+    metrics: dict[str, float]
+    priorities: np.ndarray | None = None
+    """float [items] new priorities in the order of the batch's `item_ids`, or None."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """7. Weights at one version. *Made in* the trainer, *carried by* `services/parameters.py`, *read in* the policy worker."""
+
+    policy_version: int
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Flat dict of numpy arrays: parameters and buffers, normaliser statistics included."""

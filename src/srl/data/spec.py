@@ -1,0 +1,142 @@
+"""What arrays look like before there are any: declared once by the environment and the policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from srl.data.tree import Tree, tree_map
+from srl.errors import SpecError
+
+
+class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Shape and dtype of one leaf for one row."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    stack: int = 1
+    """Frames that the policy sees at once. Stored once, stacked on read: the policy sees `(stack, *shape)`."""
+    categories: tuple[int, ...] = ()
+    """For integer leaves that count categories: how many each element has (encoders make them one-hot)."""
+
+    @property
+    def seen_shape(self) -> tuple[int, ...]:
+        """The shape a policy sees."""
+        return (self.stack, *self.shape) if self.stack > 1 else self.shape
+
+    def __str__(self) -> str:
+        dims = ",".join(str(n) for n in self.shape)
+        return f"{self.dtype}[{dims}]" + (f" stacked {self.stack}" if self.stack > 1 else "")
+
+
+class Discrete(msgspec.Struct, frozen=True, tag="discrete"):
+    """One choice of n; actions are int64[]."""
+
+    n: int
+
+
+class MultiDiscrete(msgspec.Struct, frozen=True, tag="multi_discrete"):
+    """Several independent choices; actions are int64[len(nvec)]."""
+
+    nvec: tuple[int, ...]
+
+
+class MultiBinary(msgspec.Struct, frozen=True, tag="multi_binary"):
+    """n independent switches; actions are int8[n]."""
+
+    n: int
+
+
+class Box(msgspec.Struct, frozen=True, tag="box"):
+    """Real numbers between bounds (bounds may be infinite); actions are float32[shape]."""
+
+    shape: tuple[int, ...]
+    low: tuple[float, ...]
+    """Flat, one per element."""
+    high: tuple[float, ...]
+
+
+ActionSpec = Discrete | MultiDiscrete | MultiBinary | Box
+
+
+def action_array(action: ActionSpec) -> ArraySpec:
+    """How an action of this kind is stored."""
+    match action:
+        case Discrete():
+            return ArraySpec(dtype="int64")
+        case MultiDiscrete():
+            return ArraySpec(shape=(len(action.nvec),), dtype="int64")
+        case MultiBinary():
+            return ArraySpec(shape=(action.n,), dtype="int8")
+        case Box():
+            return ArraySpec(shape=action.shape)
+
+
+def mask_size(action: ActionSpec) -> int:
+    """Entries in an action mask: one per choice, all choices of all parts side by side."""
+    match action:
+        case Discrete():
+            return action.n
+        case MultiDiscrete():
+            return sum(action.nvec)
+        case MultiBinary():
+            return 2 * action.n
+        case Box():
+            raise SpecError(
+                "action_mask: expected a discrete action space, got Box. Remove the mask."
+            )
+
+
+class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent sees and does. Agents that share a policy have equal specs."""
+
+    obs: Any
+    """A tree of ArraySpec."""
+    action: ActionSpec
+    has_action_mask: bool = False
+
+    @property
+    def action_mask(self) -> ArraySpec | None:
+        """The mask's spec: bool, True where allowed."""
+        if not self.has_action_mask:
+            return None
+        return ArraySpec(shape=(mask_size(self.action),), dtype="bool")
+
+
+class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What an environment declares, once."""
+
+    agents: dict[str, AgentSpec]
+    """By agent name, in row order. A single-agent environment has one, named "agent"."""
+    state: Any = None
+    """A tree of ArraySpec for the environment's global state, or None."""
+    metrics: tuple[str, ...] = ()
+    """Numbers that the environment reports at the end of an episode, beside return and length."""
+    turn_based: bool = False
+    """True where agents may be alive without acting in a tick."""
+
+
+def to_plain(tree: Tree) -> Any:
+    """A spec tree as plain JSON values."""
+    return tree_map(msgspec.to_builtins, tree) if tree is not None else None
+
+
+def from_plain(plain: Any) -> Tree:
+    """The inverse of `to_plain`. A dict whose keys are those of an ArraySpec is a leaf."""
+    if plain is None:
+        return None
+    if isinstance(plain, dict) and set(plain) == set(ArraySpec.__struct_fields__):
+        return msgspec.convert(plain, ArraySpec)
+    return {key: from_plain(value) for key, value in plain.items()}
+
+
+def check(value: np.ndarray, spec: ArraySpec, name: str, where: str) -> None:
+    """Raises if `value` ([rows, *shape]) does not fit `spec`; the cheap test of every step."""
+    if value.shape[1:] != spec.shape or value.dtype != spec.dtype:
+        got = f"{value.dtype}[{','.join(str(n) for n in value.shape[1:])}]"
+        raise SpecError(
+            f"{name}: expected {spec}, got {got}, from {where}. "
+            "Declare it in the environment's space or cast it in a wrapper."
+        )

@@ -1,0 +1,326 @@
+"""Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer reads.
+
+The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(reply)`, and `reward(...)` when the
+environment has answered; `full` says that the last tick is written, and `close()` keeps what overlaps with the
+next fragment in private memory, so that the slot can be committed before the next one is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from srl.data.layout import Shape, layout_bytes, layout_views
+from srl.data.records import EnvStep, InferenceReply, Trajectory
+from srl.data.spec import AgentSpec, ArraySpec, action_array
+from srl.data.tree import Tree, leaves, tree_map
+from srl.errors import ConfigError
+
+
+class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a fragment: what the algorithm asks for, what the agent and the policy declare."""
+
+    length: int
+    """Ticks that a loss may see."""
+    rows: int
+    envs: int
+    agent: AgentSpec
+    extras: object = None
+    """Tree of ArraySpec that the policy adds to each reply."""
+    policy_state: object = None
+    """Tree of ArraySpec, or None for a policy without state."""
+    env_state: object = None
+    burn_in: int = 0
+    state_every: int = 1
+    """Policy state is stored at every k-th tick."""
+    cut: Literal["fixed", "episode"] = "fixed"
+    """`fixed` cuts at `length` across episode ends; `episode` (one environment per group) also cuts at each end."""
+    turn_based: bool = False
+
+    def __post_init__(self) -> None:
+        if self.length % self.state_every or self.burn_in % self.state_every:
+            raise ConfigError(
+                f"trajectory: expected length and burn_in to be multiples of state_every, got length "
+                f"{self.length}, burn_in {self.burn_in}, state_every {self.state_every}. Change one of them."
+            )
+        if self.cut == "episode" and self.envs != 1:
+            raise ConfigError(
+                f"trajectory: cut 'episode' expects one environment per group, got {self.envs}. "
+                "Set actor.envs_per_group=1."
+            )
+        if self.turn_based and any(leaf.stack > 1 for leaf in leaves(self.agent.obs)):
+            raise ConfigError(
+                "trajectory: frame stacking by the system expects agents that act at every tick, got a turn-based "
+                "environment. Stack frames inside the environment instead."
+            )
+
+    @property
+    def capacity(self) -> int:
+        """Ticks in a full fragment: burn-in, length, and the bootstrap."""
+        return self.burn_in + self.length + 1
+
+    def shapes(self, ticks: int | None = None) -> Trajectory:
+        """The fragment as a record whose leaves are shapes."""
+        ticks = self.capacity if ticks is None else ticks
+
+        def per_tick(spec: ArraySpec) -> Shape:
+            return Shape((ticks + spec.stack - 1, self.rows, *spec.shape), spec.dtype)
+
+        def per_env(spec: ArraySpec) -> Shape:
+            return Shape((ticks, self.envs, *spec.shape), spec.dtype)
+
+        def per_chunk(spec: ArraySpec) -> Shape:
+            return Shape((-(-ticks // self.state_every), self.rows, *spec.shape), spec.dtype)
+
+        flag = Shape((ticks, self.rows), "bool")
+        mask = self.agent.action_mask
+        return Trajectory(
+            obs=tree_map(per_tick, self.agent.obs),
+            is_first=flag,  # type: ignore[arg-type]
+            terminated=flag,  # type: ignore[arg-type]
+            truncated=flag,  # type: ignore[arg-type]
+            alive=flag,  # type: ignore[arg-type]
+            acted=flag,  # type: ignore[arg-type]
+            action=per_tick(action_array(self.agent.action)),  # type: ignore[arg-type]
+            reward=Shape((ticks, self.rows), "float32"),  # type: ignore[arg-type]
+            policy_version=Shape((ticks, self.rows), "int64"),  # type: ignore[arg-type]
+            extras=tree_map(per_tick, self.extras),
+            policy_state=tree_map(per_chunk, self.policy_state),
+            action_mask=per_tick(mask) if mask else None,  # type: ignore[arg-type]
+            state=tree_map(per_env, self.env_state),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a slot that holds a full fragment."""
+        return layout_bytes(to_tree(self.shapes()))
+
+    def views(self, memory: np.ndarray) -> Trajectory:
+        """A slot's memory as a trajectory."""
+        return from_tree(layout_views(to_tree(self.shapes()), memory))
+
+    def allocate(self, ticks: int | None = None) -> Trajectory:
+        """A trajectory in private memory, zeroed."""
+        shapes = to_tree(self.shapes(ticks))
+        return from_tree(layout_views(shapes, np.zeros(layout_bytes(shapes), np.uint8)))
+
+
+_FIELDS = tuple(f.name for f in fields(Trajectory))
+
+
+def to_tree(record: Trajectory) -> dict[str, Tree]:
+    """The record as a tree (its fields as keys)."""
+    return {name: getattr(record, name) for name in _FIELDS}
+
+
+def from_tree(tree: dict[str, Tree]) -> Trajectory:
+    """The inverse of `to_tree`."""
+    return Trajectory(**tree)
+
+
+class FragmentWriter:
+    """Writes one lane into one fragment after another.
+
+    An action still waiting for its reward when a fragment is cut (its agent is not on turn) moves to the cut:
+    it becomes the bootstrap of this fragment and the first tick of the next, so that every action is seen once.
+    """
+
+    def __init__(self, spec: TrajectorySpec) -> None:
+        self.spec = spec
+        self.tick = 0
+        self._slot: Trajectory | None = None
+        self._fresh = True
+        self._last_acted = np.full(spec.rows, -1, np.int64)
+        self._arange = np.arange(spec.rows)
+        self._state_fed: Tree = None
+        self._state_at_action = tree_map(
+            lambda leaf: np.zeros((spec.rows, *leaf.shape), leaf.dtype), spec.policy_state
+        )
+        # What overlaps with the next fragment: burn-in, and the tick that was this fragment's bootstrap.
+        self._carry = spec.allocate(spec.burn_in + 1)
+        self._carry.policy_version.fill(-1)
+        self._obs_depths = tree_map(lambda leaf: leaf.stack - 1, spec.agent.obs)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a slot is being written."""
+        return self._slot is not None
+
+    @property
+    def slot(self) -> Trajectory:
+        """The fragment being written."""
+        assert self._slot is not None, "no fragment is open"
+        return self._slot
+
+    @property
+    def full(self) -> bool:
+        """The last tick is observed; its reply closes the fragment."""
+        if self.tick == self.spec.capacity - 1:
+            return True
+        if self.spec.cut == "episode" and self.tick > self.spec.burn_in:
+            slot = self.slot
+            return bool(
+                (
+                    ~slot.alive[self.tick] | slot.terminated[self.tick] | slot.truncated[self.tick]
+                ).all()
+            )
+        return False
+
+    def open(self, slot: Trajectory) -> None:
+        """Starts a fragment in a claimed slot, with what overlaps from the one before."""
+        self._slot = slot
+        slot.policy_version.fill(-1)
+        slot.acted.fill(False)
+        slot.reward.fill(0.0)
+        self._copy_overlap(self._carry, 0, slot, 0)
+        self.tick = self.spec.burn_in
+        # Only what is in this fragment can still earn reward: at most the action that moved to its first tick.
+        self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
+
+    def observe(self, step: EnvStep, policy_state: Tree) -> None:
+        """Writes the observation of the next tick (the very first call writes the first tick)."""
+        if self._fresh:
+            self._fresh = False
+            self._first_frames(step)
+        else:
+            self.tick += 1
+        slot, t = self.slot, self.tick
+        tree_map(
+            lambda to, new, depth: _put(to, t + depth, new), slot.obs, step.obs, self._obs_depths
+        )
+        slot.is_first[t] = step.is_first
+        slot.terminated[t] = step.terminated
+        slot.truncated[t] = step.truncated
+        slot.alive[t] = step.alive
+        slot.acted[t] = step.turn
+        if slot.action_mask is not None and step.action_mask is not None:
+            slot.action_mask[t] = step.action_mask
+        if slot.state is not None:
+            tree_map(lambda to, new: _put(to, t, new), slot.state, step.state)
+        self.feed_state(policy_state)
+
+    def feed_state(self, policy_state: Tree) -> None:
+        """Notes the policy state that this tick's request is fed with."""
+        self._state_fed = policy_state
+        if policy_state is not None and self.tick % self.spec.state_every == 0:
+            index = self.tick // self.spec.state_every
+            tree_map(lambda to, new: _put(to, index, new), self.slot.policy_state, policy_state)
+
+    def act(self, reply: InferenceReply, rows: np.ndarray | None) -> None:
+        """Writes the reply to this tick's request; `rows` says which rows it holds (None: all)."""
+        slot, t = self.slot, self.tick
+        if rows is None:
+            slot.action[t] = reply.action
+            tree_map(lambda to, new: _put(to, t, new), slot.extras, reply.extras)
+            slot.policy_version[t] = reply.policy_version
+        else:
+            slot.action[t, rows] = reply.action
+            tree_map(lambda to, new: _put(to, (t, rows), new), slot.extras, reply.extras)
+            slot.policy_version[t, rows] = reply.policy_version
+        if self.spec.turn_based:
+            acted = slot.acted[t]
+            self._last_acted = np.where(acted, t, self._last_acted)
+            if self._state_fed is not None:
+                tree_map(
+                    lambda to, new: _put(to, acted, new[acted]),
+                    self._state_at_action,
+                    self._state_fed,
+                )
+
+    def reward(self, reward: np.ndarray) -> None:
+        """Adds what the environment paid: to this tick's action, or to the row's last one where it did not act."""
+        slot = self.slot
+        if not self.spec.turn_based:
+            slot.reward[self.tick] += np.where(slot.acted[self.tick], reward, 0.0)
+            return
+        earned = self._last_acted >= 0
+        slot.reward[self._last_acted[earned], self._arange[earned]] += reward[earned]
+
+    def close(self) -> int:
+        """Ends the fragment: keeps the overlap, and returns how many ticks were written."""
+        slot, length = self.slot, self.tick + 1
+        if self.spec.turn_based:
+            self._move_open_actions()
+        if self.spec.cut == "episode" and length < self.spec.capacity:
+            # The next fragment starts with a new episode and shares nothing with this one.
+            self._fresh = True
+            self._last_acted.fill(-1)
+            for array in leaves(to_tree(self._carry)):
+                array.fill(0)
+            self._carry.policy_version.fill(-1)
+        else:
+            self._copy_overlap(slot, length - 1 - self.spec.burn_in, self._carry, 0)
+        self._slot = None
+        return length
+
+    def _move_open_actions(self) -> None:
+        slot, t = self.slot, self.tick
+        waiting = slot.alive[t] & ~slot.acted[t] & ~slot.terminated[t] & ~slot.truncated[t]
+        rows = np.flatnonzero(
+            waiting & (self._last_acted >= self.spec.burn_in) & (self._last_acted < t)
+        )
+        if not rows.size:
+            return
+        at = self._last_acted[rows]
+        record = to_tree(slot)
+        states = record.pop("policy_state")
+        record.pop("state")
+        for array in leaves(record):
+            array[t, rows] = array[at, rows]
+        for array, fed in zip(leaves(states), leaves(self._state_at_action), strict=True):
+            array[t // self.spec.state_every, rows] = fed[rows]
+        slot.acted[at, rows] = False
+        slot.alive[at, rows] = False
+        slot.reward[at, rows] = 0.0
+
+    def _first_frames(self, step: EnvStep) -> None:
+        """A life starts with its first frame all through the stack."""
+
+        def fill(to: np.ndarray, new: np.ndarray, depth: int) -> None:
+            to[self.tick : self.tick + depth] = new
+
+        tree_map(fill, self.slot.obs, step.obs, self._obs_depths)
+
+    def _copy_overlap(self, source: Trajectory, start: int, target: Trajectory, at: int) -> None:
+        ticks, every = self.spec.burn_in + 1, self.spec.state_every
+
+        def copy_obs(src: np.ndarray, dst: np.ndarray, depth: int) -> None:
+            dst[at : at + ticks + depth] = src[start : start + ticks + depth]
+
+        tree_map(copy_obs, source.obs, target.obs, self._obs_depths)
+        src, dst = to_tree(source), to_tree(target)
+        states = src.pop("policy_state"), dst.pop("policy_state")
+        src.pop("obs"), dst.pop("obs")
+        for a, b in zip(leaves(src), leaves(dst), strict=True):
+            b[at : at + ticks] = a[start : start + ticks]
+        chunks = self.spec.burn_in // every + 1
+        for a, b in zip(leaves(states[0]), leaves(states[1]), strict=True):
+            b[at // every : at // every + chunks] = a[start // every : start // every + chunks]
+
+    def state(self) -> dict[str, Tree]:
+        """All that a later `restore` needs, the open fragment included."""
+        return {
+            "tick": self.tick,
+            "fresh": self._fresh,
+            "last_acted": self._last_acted.copy(),
+            "state_at_action": tree_map(np.copy, self._state_at_action),
+            "carry": tree_map(np.copy, to_tree(self._carry)),
+            "open": tree_map(np.copy, to_tree(self._slot)) if self._slot is not None else None,
+        }
+
+    def restore(self, state: dict[str, Tree], slot: Trajectory | None) -> None:
+        """Continues from `state`; `slot` is a newly claimed one if a fragment was open."""
+        self.tick, self._fresh = state["tick"], state["fresh"]
+        self._last_acted = state["last_acted"].copy()
+        tree_map(np.copyto, self._state_at_action, state["state_at_action"])
+        tree_map(np.copyto, to_tree(self._carry), state["carry"])
+        self._slot = slot
+        if slot is not None:
+            tree_map(np.copyto, to_tree(slot), state["open"])
+
+
+def _put(array: np.ndarray, index: object, value: np.ndarray) -> None:
+    array[index] = value  # type: ignore[call-overload]

@@ -1,0 +1,50 @@
+"""Trees of arrays: nested dicts whose leaves are arrays, specs or anything else that is not a dict.
+
+A single array is a tree too, with one leaf at the empty path. Paths are dotted (`"camera.left"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import optree
+
+Tree = Any
+"""A leaf, or a dict of trees."""
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Applies `function` to every leaf (and to the leaves at the same places in `rest`)."""
+    return optree.tree_map(function, tree, *rest)  # type: ignore[arg-type]
+
+
+def leaves(tree: Tree) -> list[Any]:
+    """The leaves, in the order of their sorted paths. None has no leaves."""
+    return optree.tree_leaves(tree)
+
+
+def paths(tree: Tree) -> Iterator[tuple[str, Any]]:
+    """Pairs of dotted path and leaf, in the order of `leaves`."""
+    found, items, _ = optree.tree_flatten_with_path(tree)
+    for path, leaf in zip(found, items, strict=True):
+        yield ".".join(str(key) for key in path), leaf
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """A flat dict of dotted paths; a lone leaf gets the prefix itself."""
+    return {".".join(p for p in (prefix, path) if p): leaf for path, leaf in paths(tree)}
+
+
+def unflatten(flat: dict[str, Any]) -> Tree:
+    """The inverse of `flatten` with an empty prefix."""
+    if set(flat) == {""}:
+        return flat[""]
+    tree: dict[str, Any] = {}
+    for path, leaf in flat.items():
+        *parents, last = path.split(".")
+        node = tree
+        for key in parents:
+            node = node.setdefault(key, {})
+        node[last] = leaf
+    return tree

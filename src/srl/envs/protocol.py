@@ -1,0 +1,87 @@
+"""What the actor asks of environments: a group of them, stepped by one call.
+
+Users rarely write a group. They write a Gymnasium or PettingZoo environment, and `registry.make_group` puts copies
+of it into the group that fits: `gym_group`, `vector_group`, `parallel_group`, `aec_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from srl.data.records import EnvStep
+from srl.data.spec import EnvSpec
+from srl.data.tree import Tree
+from srl.errors import ConfigError
+
+Lanes = Mapping[str, tuple[str, ...]]
+"""Lane name (the policy's) to the agents it controls, in row order. Every agent is in exactly one lane."""
+
+OnCall = Callable[[str, int], None]
+"""Told the call ("make", "reset", "step") and the environment's index (-1: all at once) before user code runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """Which environment, and what an actor does when it misbehaves."""
+
+    id: str
+    """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, or the import path of a class or function."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments for its constructor (`--env-arg k=v`)."""
+    backend: Literal["auto", "single", "vector"] = "auto"
+    """`single` steps copies one by one, `vector` steps a native vector environment by one call."""
+    max_episode_steps: int = 0
+    """Truncates episodes after this many steps; 0 leaves it to the environment."""
+    step_timeout_seconds: float = 60.0
+    """An environment step that takes longer ends the run with an error."""
+    reset_timeout_seconds: float = 120.0
+    """A reset (or construction) that takes longer ends the run with an error."""
+
+    def __post_init__(self) -> None:
+        for name in ("step_timeout_seconds", "reset_timeout_seconds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"env.{name}: expected more than 0, got {getattr(self, name)}.")
+        if self.max_episode_steps < 0:
+            raise ConfigError(
+                f"env.max_episode_steps: expected at least 0, got {self.max_episode_steps}."
+            )
+
+
+class EnvGroup(Protocol):
+    """Environments that an actor steps together. Rows of a lane are env-major: [envs, agents of the lane]."""
+
+    spec: EnvSpec
+    num_envs: int
+    lanes: Lanes
+
+    def reset(self, seed: int) -> dict[str, EnvStep]:
+        """Starts an episode in every environment; environment i is seeded with `seed + i`."""
+        ...
+
+    def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
+        """Steps every environment by one tick. Actions are [rows, ...] per lane, ignored where a row has no turn.
+
+        Rows whose last observation was final start a new episode (next-step autoreset). An environment with several
+        agents does so in the tick after all its agents are done.
+        """
+        ...
+
+    def render(self, index: int) -> np.ndarray:
+        """A picture (uint8 [height, width, 3]) of one environment; only if it was made with `render=True`."""
+        ...
+
+    def state(self) -> Tree | None:
+        """Everything that `restore` needs to continue exactly here, or None where the environment offers none."""
+        ...
+
+    def restore(self, state: Tree) -> dict[str, EnvStep]:
+        """Continues from `state` (in place of `reset`), and shows the last EnvStep again."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the environments hold. Safe to call twice."""
+        ...

@@ -1,0 +1,91 @@
+"""Settings: frozen dataclasses with a docstring under each field, read from YAML and `--set key=value`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from srl.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def convert(values: dict[str, Any], kind: type[T], where: str) -> T:
+    """A settings dataclass from plain values; unknown keys and wrong types are named."""
+    _check_keys(values, kind, where)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        reason, _, path = message.partition(" - at `$")
+        key = ".".join(part for part in (where, path.rstrip("`").lstrip(".")) if part)
+        raise ConfigError(f"{key}: {reason}.") from None
+
+
+def to_plain(value: Any) -> Any:
+    """Settings as plain values for YAML and JSON."""
+    return msgspec.to_builtins(value)
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstring under each field, base classes included."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            docs.update(_own_field_docs(base))
+    return docs
+
+
+def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """(key, type, default, meaning) of every setting, nested ones with dotted keys."""
+    docs, hints = field_docs(kind), get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        key = f"{prefix}{field.name}"
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from describe(hint, f"{key}.")  # type: ignore[arg-type]
+            continue
+        default: Any = field.default
+        if default is dataclasses.MISSING:
+            factory = field.default_factory
+            default = factory() if factory is not dataclasses.MISSING else "(required)"
+        name = field.type if isinstance(field.type, str) else getattr(hint, "__name__", str(hint))
+        yield key, name, str(to_plain(default)), docs.get(field.name, "")
+
+
+def _check_keys(values: dict[str, Any], kind: type, where: str) -> None:
+    hints = get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else key
+        if key not in known:
+            raise ConfigError(f"unknown setting {path!r}: {nearest(key, known)}")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, dict):
+            _check_keys(value, hints[key], path)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _own_field_docs(kind: type) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    docs: dict[str, str] = {}
+    body = tree.body[0].body  # type: ignore[attr-defined]
+    for line, following in zip(body, body[1:], strict=False):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
+        ):
+            docs[line.target.id] = " ".join(following.value.value.split())
+    return docs
