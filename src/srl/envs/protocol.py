@@ -1,7 +1,8 @@
 """What the actor asks of environments: a group of them, stepped by one call.
 
-Users rarely write a group. They write a Gymnasium or PettingZoo environment, and `registry.make_group` puts copies
-of it into the group that fits: `gym_group`, `vector_group`, `parallel_group`, `aec_group`.
+Users rarely write a group. They write a Gymnasium or PettingZoo environment, and
+`registry.make_group` puts copies of it into the group that fits: `gym_group`, `vector_group`,
+`envpool_group`, `parallel_group`, `aec_group`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from srl.data.tree import Tree
 from srl.errors import ConfigError
 
 Lanes = Mapping[str, tuple[str, ...]]
-"""Lane name (the policy's) to the agents it controls, in row order. Every agent is in exactly one lane."""
+"""Lane (the policy's name) to the agents it controls, in row order. Each agent is in one lane."""
 
 OnCall = Callable[[str, int], None]
-"""Told the call ("make", "reset", "step") and the environment's index (-1: all at once) before user code runs."""
+"""Told the call ("make", "reset", "step") and the environment's index before user code runs.
+
+The index is -1 where all environments are called at once.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,8 @@ class EnvConfig:
     """Which environment, and what an actor does when it misbehaves."""
 
     id: str
-    """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, or the import path of a class or function."""
+    """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, or the import path of a class or function.
+    """
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments for its constructor (`--env-arg k=v`)."""
     backend: Literal["auto", "single", "vector"] = "auto"
@@ -52,7 +57,7 @@ class EnvConfig:
 
 
 class EnvGroup(Protocol):
-    """Environments that an actor steps together. Rows of a lane are env-major: [envs, agents of the lane]."""
+    """Environments that an actor steps together. Rows of a lane are env-major: [envs, agents]."""
 
     spec: EnvSpec
     num_envs: int
@@ -63,19 +68,23 @@ class EnvGroup(Protocol):
         ...
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
-        """Steps every environment by one tick. Actions are [rows, ...] per lane, ignored where a row has no turn.
+        """Steps every environment by one tick.
 
-        Rows whose last observation was final start a new episode (next-step autoreset). An environment with several
-        agents does so in the tick after all its agents are done.
+        Actions are [rows, ...] per lane, ignored where a row has no turn. Rows whose last observation
+        was final start a new episode (next-step autoreset). An environment with several agents does
+        so in the tick after all its agents are done.
+
+        The arrays of the returned records belong to the group: the next `step`, `reset` or
+        `restore` may write them again. Copy what you keep.
         """
         ...
 
     def render(self, index: int) -> np.ndarray:
-        """A picture (uint8 [height, width, 3]) of one environment; only if it was made with `render=True`."""
+        """A picture (uint8 [height, width, 3]) of one environment, if made with `render=True`."""
         ...
 
     def state(self) -> Tree | None:
-        """Everything that `restore` needs to continue exactly here, or None where the environment offers none."""
+        """All that `restore` needs to continue exactly here; None where environments offer none."""
         ...
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
