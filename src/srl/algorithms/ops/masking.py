@@ -1,0 +1,43 @@
+"""Means over the steps that count, and nothing of the others."""
+
+from __future__ import annotations
+
+import torch
+
+
+def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean of `x` where `mask`; 0 where nothing is. What is masked may be NaN."""
+    check_same_shape(x=x, mask=mask)
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def masked_std(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Standard deviation (with correction) of `x` where `mask`; 0 for fewer than two values."""
+    check_same_shape(x=x, mask=mask)
+    difference = torch.where(mask, x - masked_mean(x, mask), 0.0)
+    return (difference.square().sum() / (mask.sum() - 1).clamp(min=1)).sqrt()
+
+
+def normalized(x: torch.Tensor, epsilon: float = 1e-8) -> torch.Tensor:
+    """[N] values with mean 0 and standard deviation 1; fewer than two only lose their mean."""
+    centred = x - x.mean()
+    return centred / (x.std() + epsilon) if x.numel() > 1 else centred
+
+
+def explained_variance(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Share of the variance of [N] targets that predictions explain: 1 is perfect, 0 no better than
+    a constant."""
+    check_same_shape(prediction=prediction, target=target)
+    variance = target.var(correction=0)
+    residual = (target - prediction).var(correction=0)
+    return torch.where(variance > 0, 1 - residual / variance, torch.zeros_like(variance))
+
+
+def check_same_shape(**tensors: torch.Tensor) -> None:
+    """Raises unless all tensors have the shape of the first."""
+    (first, wanted), *rest = tensors.items()
+    for name, tensor in rest:
+        if tensor.shape != wanted.shape:
+            raise ValueError(
+                f"{name}: expected the shape of {first}, {list(wanted.shape)}, got {list(tensor.shape)}."
+            )

@@ -1,0 +1,54 @@
+"""The optimizer's state as plain arrays, by the name of the parameter they belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from srl.data.tree import Tree
+from srl.errors import CheckpointError
+
+
+def adam_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree:
+    """{parameter: {step, exp_avg, ...}}: tensors as arrays, single numbers as numbers."""
+    return {
+        name: {key: _plain(value) for key, value in optimizer.state[parameter].items()}
+        for name, parameter in module.named_parameters()
+        if parameter in optimizer.state
+    }
+
+
+def restore_adam(optimizer: torch.optim.Optimizer, module: nn.Module, state: Tree) -> None:
+    """Puts back what `adam_state` took."""
+    parameters = dict(module.named_parameters())
+    optimizer.state.clear()
+    for name, entries in state.items():
+        parameter = parameters.get(name)
+        if parameter is None:
+            raise CheckpointError(
+                f"optimizer: expected the parameters of this policy, got a state for {name!r}. "
+                "Was network.* changed since the checkpoint?"
+            )
+        for key, value in entries.items():
+            optimizer.state[parameter][key] = _tensor(value, parameter, f"{name}.{key}")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return float(value) if value.dim() == 0 else value.detach().cpu().numpy().copy()
+    return value
+
+
+def _tensor(value: object, parameter: torch.Tensor, name: str) -> object:
+    if isinstance(value, float):
+        # Fused Adam keeps its step count beside the weights.
+        return torch.tensor(value, dtype=torch.float32, device=parameter.device)
+    if isinstance(value, np.ndarray):
+        if value.shape != tuple(parameter.shape):
+            raise CheckpointError(
+                f"optimizer: expected {name} of shape {list(parameter.shape)}, got {list(value.shape)}. "
+                "Was network.* changed since the checkpoint?"
+            )
+        return torch.from_numpy(value.copy()).to(parameter.device)
+    return value

@@ -1,0 +1,330 @@
+"""Proximal policy optimisation (Schulman et al. 2017), over fragments that hold parts of several
+episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from srl.algorithms.ops.gae import gae
+from srl.algorithms.ops.masking import explained_variance
+from srl.algorithms.ops.vtrace import vtrace
+from srl.algorithms.ppo.adam import adam_state, restore_adam
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.protocol import Algorithm, Sampling, seeded
+from srl.data.records import SampleBatch, TrainResult
+from srl.data.tree import Tree
+from srl.errors import ConfigError, LearnError
+from srl.policies.protocol import Policy
+
+Metrics = dict[str, torch.Tensor]
+
+
+class Evaluation(NamedTuple):
+    """What the policy thinks now of the N samples of a minibatch, with gradients."""
+
+    log_prob: torch.Tensor
+    entropy: torch.Tensor
+    value: torch.Tensor
+
+
+class PPO(Algorithm):
+    """Clipped policy gradients with a learned value baseline.
+
+    For an algorithm of your own, subclass it and override what differs: `loss` (one minibatch to a
+    scalar),
+    `targets` (a batch to advantages and value targets), or `make_optimizer`.
+    """
+
+    Config = PPOConfig
+    config: PPOConfig
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: PPOConfig,
+        *,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.check(config, policy)
+        self.device = torch.device(device)
+        self.policy = policy.to(self.device)
+        self.config = config
+        self.optimizer = self.make_optimizer()
+        self.num_updates = 0
+        self.progress = 0.0
+        """Share of the experiment that is over, for schedules."""
+        self._generator = seeded(seed)
+
+    @classmethod
+    def sampling(cls, config: PPOConfig) -> Sampling:
+        """Fragments of the rollout length, with policy state where chunks start."""
+        return Sampling(
+            length=config.rollout_length,
+            burn_in=config.burn_in,
+            state_every=config.state_every,
+            max_policy_age=config.max_policy_age,
+        )
+
+    @classmethod
+    def check(cls, config: PPOConfig, policy: Policy) -> None:
+        """PPO needs log_prob and value with every action, and a policy that can be unrolled."""
+        offered = policy.extras_spec if isinstance(policy.extras_spec, dict) else {}
+        missing = [name for name in ("log_prob", "value") if name not in offered]
+        name = type(policy).__name__
+        if missing:
+            raise ConfigError(
+                f"algorithm: {cls.__name__} expects a policy with extras log_prob and value, got {name} with "
+                f"{sorted(offered) or 'none'}. Use policy=actor_critic, or add {' and '.join(missing)}."
+            )
+        if not callable(getattr(policy, "unroll", None)):
+            raise ConfigError(
+                f"algorithm: {cls.__name__} expects a policy with a method `unroll`, got {name} without. "
+                "See ActorCritic.unroll."
+            )
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """Adam over all parameters."""
+        # Fused: for two towers of 64x64 on a CPU a step takes 0.15 ms, against 0.36 ms with foreach
+        # and 0.49 ms
+        # with neither.
+        return torch.optim.Adam(
+            self.policy.parameters(),
+            lr=self.config.learning_rate,
+            eps=self.config.adam_eps,
+            fused=True,
+        )
+
+    def targets(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Advantages and value targets, [T, B] each."""
+        config = self.config
+        given = {
+            "reward": self.clipped_reward(rollout.reward),
+            "acted": rollout.acted,
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+        }
+        if config.use_vtrace:
+            log_prob, value = self._evaluate_all(rollout)
+            traced = vtrace(
+                log_ratio=log_prob - rollout.log_prob,
+                value=value,
+                gamma=config.gamma,
+                lam=config.gae_lambda,
+                rho_clip=config.vtrace_rho_clip,
+                c_clip=config.vtrace_c_clip,
+                **given,
+            )
+            return traced.advantage_t, traced.target_t
+        result = gae(value=rollout.value, gamma=config.gamma, lam=config.gae_lambda, **given)
+        return result.advantage_t, result.return_t
+
+    def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
+        """The clipped surrogate, the value loss and the entropy bonus, each a mean over the samples
+        that count."""
+        config = self.config
+        now = self.evaluate(minibatch)
+        log_ratio = now.log_prob - minibatch.log_prob
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+        advantage = minibatch.advantage
+        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        value_loss = self.value_loss(now.value, minibatch)
+        entropy = now.entropy.mean()
+        loss = (
+            policy_loss
+            + config.value_coefficient * value_loss
+            - config.entropy_coefficient_at(self.progress) * entropy
+        )
+        with torch.no_grad():
+            metrics = {
+                "policy_loss": policy_loss.detach(),
+                "value_loss": value_loss.detach(),
+                "entropy": entropy.detach(),
+                # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
+                "approx_kl": (ratio - 1.0 - log_ratio).mean(),
+                "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),
+            }
+        return loss, metrics
+
+    def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
+        """Half the squared error of the critic, in the units that its last layer predicts in."""
+        scale = getattr(self.policy, "value_scale", 1.0)
+        error = ((value - minibatch.target) / scale).square()
+        bound = self.config.value_clip
+        if bound is not None:
+            near = minibatch.value + (value - minibatch.value).clamp(-bound, bound)
+            error = torch.maximum(error, ((near - minibatch.target) / scale).square())
+        return 0.5 * error.mean()
+
+    def evaluate(self, minibatch: Minibatch) -> Evaluation:
+        """Runs the policy over a minibatch with gradients; the burn-in runs without."""
+        obs, state, skip = minibatch.obs, minibatch.state, minibatch.burn_in
+        is_first, active, mask = minibatch.is_first, minibatch.active, minibatch.action_mask
+        if skip:
+            with torch.no_grad():
+                before = _ticks(obs, slice(0, skip))
+                masks = None if mask is None else mask[:skip]
+                state = self._unroll(before, state, is_first[:skip], active[:skip], masks).state
+            obs, is_first, active = _ticks(obs, slice(skip, None)), is_first[skip:], active[skip:]
+            mask = None if mask is None else mask[skip:]
+        distribution, value, _ = self._unroll(obs, state, is_first, active, mask)
+        return Evaluation(
+            minibatch.select(distribution.log_prob(minibatch.all_action)),
+            minibatch.select(distribution.entropy()),
+            minibatch.select(value),
+        )
+
+    def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
+        """Rewards as the loss sees them."""
+        match self.config.clip_reward:
+            case None:
+                return reward
+            case "sign":
+                return reward.sign()
+            case bound:
+                return reward.clamp(-float(bound), float(bound))
+
+    def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
+        """One learner step: targets once, then epochs of minibatches; None after each of them."""
+        config = self.config
+        self.progress = progress
+        learning_rate = config.learning_rate_at(progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        rollout = Rollout(batch, self.policy, self.device)
+        first = self.num_updates == 0
+        if first:
+            # Fresh networks choose almost uniformly whatever they see, so this first time the
+            # statistics can be
+            # taken before training; later that would move the policy away from the log_probs of the
+            # rollout.
+            self._track_obs(rollout)
+        rollout.set_targets(*self.targets(rollout))
+        summary = self._summary(rollout)
+        self._track_returns(rollout)
+        records: list[Metrics] = []
+        epochs_done = 0
+        for _ in range(config.epochs):
+            start = len(records)
+            for minibatch in rollout.minibatches(
+                config.minibatches,
+                config.chunk_ticks,
+                self._generator,
+                config.normalize_advantages,
+            ):
+                records.append(self._step(minibatch))
+                yield None
+            epochs_done += len(records) > start
+            if config.target_kl is not None and len(records) > start:
+                divergence = torch.stack([m["approx_kl"] for m in records[start:]]).mean()
+                if float(divergence) > config.target_kl:
+                    break
+        if not first:
+            self._track_obs(rollout)
+        self.num_updates += 1
+        metrics = _means(records) | {name: float(value) for name, value in summary.items()}
+        metrics["learning_rate"] = learning_rate
+        metrics["entropy_coefficient"] = config.entropy_coefficient_at(progress)
+        metrics["epochs_done"] = float(epochs_done)
+        yield TrainResult(metrics)
+
+    def state(self) -> Tree:
+        """Adam's moments by parameter name, the random state and the number of updates."""
+        return {
+            "optimizer": adam_state(self.optimizer, self.policy),
+            "generator": self._generator.get_state().numpy().copy(),
+            "num_updates": self.num_updates,
+        }
+
+    def restore(self, state: Tree) -> None:
+        """Continues from `state`, to the bit if the policy's weights are restored too."""
+        restore_adam(self.optimizer, self.policy, state["optimizer"])
+        self._generator.set_state(torch.from_numpy(state["generator"].copy()))
+        self.num_updates = int(state["num_updates"])
+
+    def _step(self, minibatch: Minibatch) -> Metrics:
+        """One optimizer step."""
+        loss, metrics = self.loss(minibatch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        bound = self.config.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.policy.parameters(), float("inf") if bound is None else bound
+        )
+        if not bool(torch.isfinite(loss.detach() + norm)):
+            raise LearnError(
+                f"update {self.num_updates}: expected a finite loss and gradient, got loss {float(loss):.4g} and "
+                f"gradient norm {float(norm):.4g}. The weights are as before this step. Look for NaN or huge "
+                "numbers in observations and rewards (network.normalize_obs, algorithm.clip_reward), or lower "
+                "algorithm.learning_rate."
+            )
+        self.optimizer.step()
+        metrics["loss"] = loss.detach()
+        metrics["grad_norm"] = norm
+        return metrics
+
+    def _summary(self, rollout: Rollout) -> Metrics:
+        """What the batch as a whole is like."""
+        advantage = rollout.select(rollout.advantage)
+        target = rollout.select(rollout.target)
+        if not len(target):
+            return {"num_samples": torch.zeros(())}
+        return {
+            "num_samples": torch.tensor(float(len(target))),
+            "explained_variance": explained_variance(rollout.select(rollout.value), target),
+            "advantage_mean": advantage.mean(),
+            "advantage_std": advantage.std(correction=0),
+            "return_mean": target.mean(),
+        }
+
+    def _track_obs(self, rollout: Rollout) -> None:
+        if track := getattr(self.policy, "track_obs", None):
+            track(*rollout.frames())
+
+    def _track_returns(self, rollout: Rollout) -> None:
+        if track := getattr(self.policy, "track_returns", None):
+            track(rollout.select(rollout.target))
+
+    @torch.no_grad()
+    def _evaluate_all(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log probabilities and values of the current policy at all ticks, [T + 1, B], a few rows
+        at a time."""
+        rows_at_once = max(1, 8192 // rollout.ticks)
+        ticks = torch.arange(rollout.ticks, device=self.device).unsqueeze(1) * rollout.rows
+        found = []
+        for rows in torch.arange(rollout.rows, device=self.device).split(rows_at_once):
+            index = ticks + rows
+            active, acted = rollout.active[:, rows], rollout.acted[:, rows]
+            mask = None if rollout.action_mask is None else rollout.action_mask[:, rows]
+            state = None if rollout.policy_state is None else rollout.state_at(index[0])
+            obs = rollout.obs_at(index, active)
+            distribution, value, _ = self._unroll(
+                obs, state, rollout.is_first[:, rows], active, mask
+            )
+            action = rollout.action[:, rows]
+            gone = ~acted.reshape(acted.shape + (1,) * (action.dim() - acted.dim()))
+            found.append((distribution.log_prob(action.masked_fill(gone, 0)), value))
+        return torch.cat([f[0] for f in found], 1), torch.cat([f[1] for f in found], 1)
+
+    def _unroll(self, *args: Any) -> Any:
+        return self.policy.unroll(*args)  # type: ignore[operator]
+
+
+def _ticks(tree: Tree, ticks: slice) -> Tree:
+    from srl.data.tree import tree_map
+
+    return tree_map(lambda leaf: leaf[ticks], tree)
+
+
+def _means(records: list[Metrics]) -> dict[str, float]:
+    """The mean of each metric over minibatches, with one transfer from the device."""
+    if not records:
+        return {}
+    names = list(records[0])
+    table = torch.stack([torch.stack([m[name].float() for name in names]) for m in records])
+    return dict(zip(names, table.mean(0).tolist(), strict=True))

@@ -1,0 +1,205 @@
+"""A consumed batch as tensors on the learner's device, and the minibatches that are gathered from
+it.
+
+Everything is addressed by one flat index, tick * B + row: a minibatch of a policy without memory is
+an index of
+shape [1, N], one of a policy with memory is [burn-in + chunk, n], and every leaf is gathered with
+it in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from srl.algorithms.ops.masking import normalized
+from srl.data.records import SampleBatch
+from srl.data.spec import ArraySpec
+from srl.data.stacking import stack_index
+from srl.data.tree import Tree, leaves, tree_map
+from srl.policies.protocol import Policy
+
+
+@dataclass(slots=True)
+class Minibatch:
+    """What one optimizer step learns from: inputs over [ticks, n], and the N samples among them
+    that count."""
+
+    obs: Tree
+    """[ticks, n, ...] as the policy sees them; plain zeros where it was not asked."""
+    state: Tree
+    """[n, ...] policy state as fed in at the first tick, or None."""
+    is_first: torch.Tensor
+    """bool [ticks, n]."""
+    active: torch.Tensor
+    """bool [ticks, n]: the policy was asked."""
+    action_mask: torch.Tensor | None
+    """bool [ticks, n, choices] or None."""
+    burn_in: int
+    """Leading ticks that only warm up the memory."""
+    all_action: torch.Tensor
+    """[ticks - burn_in, n, ...]: zeros where no action was taken."""
+    valid: torch.Tensor | None
+    """bool [ticks - burn_in, n]: the N samples, in order; None if that is all."""
+    log_prob: torch.Tensor
+    """float32 [N]: of the action when it was taken."""
+    value: torch.Tensor
+    """float32 [N]: the critic's estimate when the action was taken."""
+    advantage: torch.Tensor
+    """float32 [N], normalised if the settings say so."""
+    target: torch.Tensor
+    """float32 [N]: what the critic should predict, in units of reward."""
+
+    def select(self, x: torch.Tensor) -> torch.Tensor:
+        """[ticks - burn_in, n, ...] to the [N, ...] samples that count."""
+        return x.flatten(0, 1) if self.valid is None else x[self.valid]
+
+
+class Rollout:
+    """A SampleBatch on the device, with advantages once they are known."""
+
+    def __init__(self, batch: SampleBatch, policy: Policy, device: torch.device) -> None:
+        data = batch.data
+        to = lambda array: to_device(array, device)  # noqa: E731
+        self.device = device
+        self.burn_in, self.state_every = batch.burn_in, batch.state_every
+        self.ticks, self.rows = data.acted.shape
+        self.stored_obs = tree_map(to, data.obs)
+        self.specs = policy.agent.obs
+        self.is_first, self.acted = to(data.is_first), to(data.acted)
+        self.terminated, self.truncated = to(data.terminated), to(data.truncated)
+        self.active = (self.acted | self.truncated) & ~self.terminated
+        self.all_active = bool(self.active.all())
+        self.reward, self.action = to(data.reward), to(data.action)
+        self.log_prob, self.value = to(data.extras["log_prob"]), to(data.extras["value"])
+        self.action_mask = None if data.action_mask is None else to(data.action_mask)
+        self.policy_state = tree_map(to, data.policy_state)
+        counts = self.acted & ~(self.terminated | self.truncated)
+        counts[: self.burn_in] = False
+        counts[-1] = False
+        self.counts = counts
+        self.frame_index = tree_map(lambda spec: self._frames(spec, data.is_first), self.specs)
+        self.advantage = torch.zeros(0)
+        self.target = torch.zeros(0)
+
+    def set_targets(self, advantage_t: torch.Tensor, target_t: torch.Tensor) -> None:
+        """Keeps [T, B] advantages and value targets for the minibatches."""
+        self.advantage, self.target = advantage_t, target_t
+
+    def select(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, B] or [T + 1, B] to the [N] samples that count."""
+        return x[self.counts[: x.shape[0]]]
+
+    def frames(self) -> tuple[Tree, torch.Tensor]:
+        """Single frames [T, B, ...] of the ticks that are in no other fragment, and where the
+        policy was asked."""
+        own = slice(self.burn_in, self.ticks - 1)
+
+        def cut(leaf: torch.Tensor, spec: ArraySpec) -> torch.Tensor:
+            return leaf[spec.stack - 1 :][own]
+
+        return tree_map(cut, self.stored_obs, self.specs), self.active[own]
+
+    def minibatches(
+        self, count: int, chunk_ticks: int, generator: torch.Generator, normalize: bool
+    ) -> Iterator[Minibatch]:
+        """All samples once, in random order, in `count` parts (fewer if there are not enough)."""
+        chunked = self.policy_state is not None
+        starts = self._chunk_starts(chunk_ticks) if chunked else self._sample_index()
+        order = torch.randperm(len(starts), generator=generator).to(self.device)
+        for part in starts[order].tensor_split(count):
+            if not len(part):
+                continue
+            if chunked:
+                ticks = torch.arange(self.burn_in + chunk_ticks, device=self.device)
+                index = part + (ticks * self.rows).unsqueeze(1)
+                yield self._gather(index, self.burn_in, normalize)
+            else:
+                yield self._gather(part.unsqueeze(0), 0, normalize)
+
+    def obs_at(self, index: torch.Tensor, active: torch.Tensor | None) -> Tree:
+        """Observations at a flat index [ticks, n], frames stacked; zeros where not `active` (None:
+        all are)."""
+
+        def gather(leaf: torch.Tensor, frame_index: torch.Tensor | None) -> torch.Tensor:
+            where = index if frame_index is None else frame_index[index]
+            found = leaf.flatten(0, 1)[where]
+            if active is not None:
+                # What was never written may be NaN, and NaN goes through a gradient of zero.
+                inactive = ~active.reshape(active.shape + (1,) * (found.dim() - active.dim()))
+                found = found.masked_fill_(inactive, 0)
+            return found
+
+        return tree_map(gather, self.stored_obs, self.frame_index)
+
+    def state_at(self, index: torch.Tensor) -> Tree:
+        """Policy state [n, ...] at a flat index [n] of ticks at which it is stored."""
+        rows = self.rows
+        chunk = (index // rows) // self.state_every * rows + index % rows
+        return tree_map(lambda leaf: leaf.flatten(0, 1)[chunk], self.policy_state)
+
+    def _gather(self, index: torch.Tensor, burn_in: int, normalize: bool) -> Minibatch:
+        def at(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+            return x.flatten(0, 1)[where]
+
+        chunked = self.policy_state is not None
+        active = at(self.active, index)
+        late = index[burn_in:]
+        action = at(self.action, late)
+        valid = None
+        if chunked and not bool((valid := at(self.counts, late)).all()):
+            gone = ~valid.reshape(valid.shape + (1,) * (action.dim() - valid.dim()))
+            action = action.masked_fill_(gone, 0)
+            samples = late[valid]
+        else:
+            valid, samples = None, late.flatten()
+        advantage = at(self.advantage, samples)
+        return Minibatch(
+            obs=self.obs_at(index, active if chunked and not self.all_active else None),
+            state=self.state_at(index[0]) if chunked else None,
+            is_first=at(self.is_first, index),
+            active=active,
+            action_mask=None if self.action_mask is None else at(self.action_mask, index),
+            burn_in=burn_in,
+            all_action=action,
+            valid=valid,
+            log_prob=at(self.log_prob, samples),
+            value=at(self.value, samples),
+            advantage=normalized(advantage) if normalize else advantage,
+            target=at(self.target, samples),
+        )
+
+    def _sample_index(self) -> torch.Tensor:
+        """The flat index of every sample that counts: [N]."""
+        return self.counts.flatten().nonzero().squeeze(1)
+
+    def _chunk_starts(self, chunk_ticks: int) -> torch.Tensor:
+        """The flat index of the first tick (of the burn-in) of every chunk that has samples:
+        [n]."""
+        loss_ticks = self.counts[self.burn_in : -1].unflatten(0, (-1, chunk_ticks))
+        chunk, row = loss_ticks.any(1).nonzero(as_tuple=True)
+        return chunk * chunk_ticks * self.rows + row
+
+    def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
+        if spec.stack == 1:
+            return None
+        index = stack_index(is_first, spec.stack) * self.rows + np.arange(self.rows)[:, None]
+        return torch.from_numpy(index.reshape(-1, spec.stack)).to(self.device)
+
+
+def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An array as a tensor: a view on a CPU, a copy through pinned memory on a GPU."""
+    if not array.flags.writeable:
+        array = array.copy()
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def num_rows(obs: Tree) -> int:
+    """Rows of a tree of [rows, ...] leaves."""
+    return int(leaves(obs)[0].shape[0])

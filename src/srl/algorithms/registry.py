@@ -1,0 +1,22 @@
+"""The algorithms that have a short name; any other is found by its import path."""
+
+from __future__ import annotations
+
+from srl.algorithms.protocol import Algorithm
+from srl.errors import ConfigError, nearest
+from srl.resolve import resolve
+
+ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
+
+
+def find_algorithm(name: str) -> type[Algorithm]:
+    """The algorithm class behind a short name or an import path (`module:Class`,
+    `file.py:Class`)."""
+    if name not in ALGORITHMS and ":" not in name:
+        raise ConfigError(f"algorithm: no algorithm is named {name!r}; {nearest(name, ALGORITHMS)}")
+    found = resolve(ALGORITHMS.get(name, name))
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ConfigError(
+            f"algorithm: expected a subclass of srl.algorithms.protocol.Algorithm, got {found!r}."
+        )
+    return found

@@ -1,0 +1,213 @@
+"""The policy that PPO and its kin train: an actor and a critic over any observation and action
+space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from srl.data.spec import AgentSpec, ArraySpec
+from srl.data.tree import Tree, flatten
+from srl.errors import ConfigError
+from srl.policies.distributions import Distribution
+from srl.policies.nets.encoder import Encoder, ObsNorm, has_image
+from srl.policies.nets.heads import ActionHead
+from srl.policies.nets.mlp import ACTIVATIONS, Activation, orthogonal
+from srl.policies.nets.norm import RunningNorm
+from srl.policies.nets.recurrent import RecurrentCore, reset
+from srl.policies.protocol import Act, Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """Settings of the networks, `--set network.*`."""
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the fully connected layers. Observations that are only images have none."""
+    activation: Activation = "tanh"
+    """Between fully connected layers: tanh, relu or elu."""
+    image_features: int = 512
+    """Width of the layer after the convolutions of an image."""
+    shared: bool | None = None
+    """Actor and critic share all but their last layers. Unset: yes for images and memory, no
+    otherwise."""
+    recurrent: Literal["none", "lstm", "gru"] = "none"
+    """Memory over the ticks of an episode."""
+    recurrent_size: int = 128
+    """Width of the memory."""
+    normalize_obs: bool = False
+    """Observations of plain numbers in units of their running standard deviation, clipped at 10."""
+    normalize_returns: bool = False
+    """The critic predicts in units of the running standard deviation of returns."""
+    initial_log_std: float = 0.0
+    """Of real-valued actions: log of the standard deviation at the start."""
+    policy_gain: float = 0.01
+    """Scale of the actor's last layer at the start; small means that all actions start about
+    equally likely."""
+    value_gain: float = 1.0
+    """Scale of the critic's last layer at the start."""
+
+    def __post_init__(self) -> None:
+        if any(size < 1 for size in self.hidden_sizes):
+            raise ConfigError(
+                f"network.hidden_sizes: expected sizes of at least 1, got {self.hidden_sizes}."
+            )
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(
+                f"network.activation: expected one of {', '.join(ACTIVATIONS)}, got {self.activation!r}."
+            )
+        if self.recurrent not in ("none", "lstm", "gru"):
+            raise ConfigError(
+                f"network.recurrent: expected none, lstm or gru, got {self.recurrent!r}."
+            )
+        for name in ("image_features", "recurrent_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"network.{name}: expected at least 1, got {getattr(self, name)}."
+                )
+        if self.shared is False and self.recurrent != "none":
+            raise ConfigError(
+                "network.shared: expected true or unset with network.recurrent (actor and critic read one "
+                "memory), got false."
+            )
+
+
+class Unroll(NamedTuple):
+    """What a policy says about a sequence, with gradients."""
+
+    distribution: Distribution
+    """Over the actions of [T, B]."""
+    value: torch.Tensor
+    """float32 [T, B], in units of reward."""
+    state: Tree
+    """[B, ...] the policy state after the last tick, or None."""
+
+
+class ActorCritic(Policy):
+    """An actor and a critic, with or without memory, over nested observations and any action space.
+
+    What an algorithm may use beside `act`: `unroll` with gradients, and two places for running
+    statistics,
+    `track_obs` and `track_returns`, which the learner feeds from the batches it consumes.
+    """
+
+    Config = ActorCriticConfig
+    config: ActorCriticConfig
+
+    def __init__(self, agent: AgentSpec, config: ActorCriticConfig) -> None:
+        super().__init__(agent, config)
+        self.extras_spec = {"log_prob": ArraySpec(), "value": ArraySpec()}
+        recurrent = config.recurrent
+        self.shared = config.shared
+        if self.shared is None:
+            self.shared = recurrent != "none" or has_image(agent.obs)
+        self.obs_norm = ObsNorm(agent.obs) if config.normalize_obs else None
+        self.return_norm = RunningNorm(()) if config.normalize_returns else None
+        self.encoder = self._make_encoder()
+        self.value_encoder = None if self.shared else self._make_encoder()
+        width = self.encoder.num_outputs
+        self.core: RecurrentCore | None = None
+        if recurrent != "none":
+            self.core = RecurrentCore(width, config.recurrent_size, recurrent)
+            width = config.recurrent_size
+            self.state_spec = {key: ArraySpec(shape=(width,)) for key in self.core.keys}
+        self.action_head = ActionHead(
+            width, agent.action, gain=config.policy_gain, initial_log_std=config.initial_log_std
+        )
+        self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
+
+    def act(
+        self,
+        obs: Tree,
+        state: Tree,
+        is_first: torch.Tensor,
+        explore: torch.Tensor,
+        action_mask: torch.Tensor | None,
+        generator: torch.Generator,
+    ) -> Act:
+        """Actions, their log probabilities and values for [rows, ...].
+
+        `explore` is the temperature of the draw; `log_prob` is always that of the policy itself.
+        """
+        actor, critic = self._features(flatten(obs))
+        if self.core is not None:
+            state = self.core.step(actor, reset(state, is_first))
+            actor = critic = state["h"]
+        distribution = self.action_head(actor, action_mask)
+        action = distribution.sample(generator, explore)
+        extras = {"log_prob": distribution.log_prob(action), "value": self._value(critic)}
+        return Act(action, state, extras)
+
+    def unroll(
+        self,
+        obs: Tree,
+        state: Tree,
+        is_first: torch.Tensor,
+        active: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+    ) -> Unroll:
+        """The distribution and the value at every tick of [T, B, ...], with gradients.
+
+        `state` [B, ...] is what was fed in at the first tick. `active` [T, B] marks the ticks at
+        which the policy
+        was asked (acted or truncated): at others memory is held, and what is returned there means
+        nothing.
+        """
+        ticks, rows = is_first.shape
+        actor, critic = self._features({p: x.flatten(0, 1) for p, x in flatten(obs).items()})
+        if self.core is not None:
+            hidden, state = self.core.unroll(
+                actor.unflatten(0, (ticks, rows)), state, is_first, active
+            )
+            actor = critic = hidden
+        else:
+            actor, critic = actor.unflatten(0, (ticks, rows)), critic.unflatten(0, (ticks, rows))
+        return Unroll(self.action_head(actor, action_mask), self._value(critic), state)
+
+    @property
+    def value_scale(self) -> torch.Tensor | float:
+        """Units of reward per unit of the critic's output; a value loss divides by it."""
+        return 1.0 if self.return_norm is None else self.return_norm.std
+
+    def track_obs(self, obs: Tree, mask: torch.Tensor) -> None:
+        """Takes single frames [T, B, ...] where `mask` [T, B] into the observation statistics."""
+        if self.obs_norm is not None:
+            self.obs_norm.track(flatten(obs), mask)
+
+    @torch.no_grad()
+    def track_returns(self, returns: torch.Tensor) -> None:
+        """Takes [N] returns into the statistics and rescales the critic's last layer so that no
+        value changes.
+
+        (van Hasselt et al. 2016, "Learning values across many orders of magnitude".)
+        """
+        if self.return_norm is None:
+            return
+        old_mean, old_std = self.return_norm.mean.clone(), self.return_norm.std
+        self.return_norm.track(returns)
+        new_mean, new_std = self.return_norm.mean, self.return_norm.std
+        self.value_head.weight.mul_(old_std / new_std)
+        self.value_head.bias.copy_((self.value_head.bias * old_std + old_mean - new_mean) / new_std)
+
+    def _make_encoder(self) -> Encoder:
+        config = self.config
+        return Encoder(
+            self.agent.obs, config.hidden_sizes, config.activation, config.image_features
+        )
+
+    def _features(self, flat_obs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the actor and the critic read: [N, n] each."""
+        if self.obs_norm is not None:
+            flat_obs = self.obs_norm(flat_obs)
+        actor = self.encoder(flat_obs)
+        return actor, actor if self.value_encoder is None else self.value_encoder(flat_obs)
+
+    def _value(self, features: torch.Tensor) -> torch.Tensor:
+        value = F.linear(features, self.value_head.weight, self.value_head.bias).squeeze(-1)
+        if self.return_norm is not None:
+            value = value * self.return_norm.std + self.return_norm.mean
+        return value

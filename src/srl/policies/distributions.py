@@ -1,0 +1,224 @@
+"""Distributions over actions: small, batched over any leading axes, sampled with a generator of the
+caller.
+
+Every class answers the same questions: `sample`, `mode`, `log_prob`, `entropy` and `kl`. Parts of
+one action
+(the elements of a Box, the choices of a MultiDiscrete) are independent, so their log probabilities
+add up.
+`sample` takes a temperature per row: 1 samples, 0 is the mode, and what lies between is sharper
+than the policy.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+
+FORBIDDEN = -1e9
+"""Logit of a choice that is not allowed: finite, so that 0 * log(0) stays 0 and a full mask gives
+no NaN."""
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class Distribution(ABC):
+    """What a policy believes it should do, for [..., *action shape] actions."""
+
+    @abstractmethod
+    def sample(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Actions; `temperature` [...] runs from 1 (sample, as None does) to 0 (mode)."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> torch.Tensor:
+        """The most likely actions."""
+
+    @abstractmethod
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """Log probability (density, for real numbers) of each action: [...]."""
+
+    @abstractmethod
+    def entropy(self) -> torch.Tensor:
+        """Entropy in nats: [...]."""
+
+    @abstractmethod
+    def kl(self, other: Self) -> torch.Tensor:
+        """KL divergence from this distribution to `other`, in nats: [...]."""
+
+
+class Categorical(Distribution):
+    """One choice of n: logits [..., n], mask [..., n] (True allowed), actions int64 [...]."""
+
+    def __init__(self, logits: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+        if mask is not None:
+            logits = logits.masked_fill(~mask, FORBIDDEN)
+        self.log_probs = F.log_softmax(logits, -1)
+
+    def sample(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The Gumbel-max trick: the largest of log probability plus Gumbel noise is a sample."""
+        # -log of exponential noise is Gumbel noise.
+        noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
+        if temperature is not None:
+            noise *= _expanded(temperature, noise)
+        return (self.log_probs - noise).argmax(-1)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The most likely choice."""
+        return self.log_probs.argmax(-1)
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """Log probability of each choice."""
+        return self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def entropy(self) -> torch.Tensor:
+        """Entropy in nats."""
+        return -(self.log_probs.exp() * self.log_probs).sum(-1)
+
+    def kl(self, other: Categorical) -> torch.Tensor:
+        """KL divergence to `other`."""
+        return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
+
+
+class MultiCategorical(Distribution):
+    """Several choices: logits and mask [..., sum(nvec)], part after part; actions int64 [...,
+    len(nvec)].
+
+    Parts are padded to the longest one, so that all of them go through one softmax.
+    """
+
+    def __init__(
+        self, logits: torch.Tensor, nvec: tuple[int, ...], mask: torch.Tensor | None = None
+    ) -> None:
+        if mask is not None:
+            logits = logits.masked_fill(~mask, FORBIDDEN)
+        if len(set(nvec)) == 1:
+            parts = logits.unflatten(-1, (len(nvec), nvec[0]))
+        else:
+            longest = max(nvec)
+            split = logits.split(list(nvec), -1)
+            padded = [
+                F.pad(p, (0, longest - n), value=2 * FORBIDDEN)
+                for p, n in zip(split, nvec, strict=True)
+            ]
+            parts = torch.stack(padded, -2)
+        self.parts = Categorical(parts)
+
+    def sample(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One sample per part."""
+        return self.parts.sample(generator, temperature)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The most likely choice of each part."""
+        return self.parts.mode
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """Sum of the parts' log probabilities."""
+        return self.parts.log_prob(action).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        """Sum of the parts' entropies."""
+        return self.parts.entropy().sum(-1)
+
+    def kl(self, other: MultiCategorical) -> torch.Tensor:
+        """Sum of the parts' divergences."""
+        return self.parts.kl(other.parts).sum(-1)
+
+
+class Bernoulli(Distribution):
+    """n switches: logits of "on" [..., n], mask [..., 2 n] (off, on for each switch), actions int8
+    [..., n]."""
+
+    def __init__(self, logits: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+        both = torch.stack((torch.zeros_like(logits), logits), -1)
+        self.parts = Categorical(
+            both, None if mask is None else mask.unflatten(-1, (logits.shape[-1], 2))
+        )
+
+    def sample(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """One sample per switch."""
+        return self.parts.sample(generator, temperature).to(torch.int8)
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The likelier position of each switch."""
+        return self.parts.mode.to(torch.int8)
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """Sum of the switches' log probabilities."""
+        return self.parts.log_prob(action.long()).sum(-1)
+
+    def entropy(self) -> torch.Tensor:
+        """Sum of the switches' entropies."""
+        return self.parts.entropy().sum(-1)
+
+    def kl(self, other: Bernoulli) -> torch.Tensor:
+        """Sum of the switches' divergences."""
+        return self.parts.kl(other.parts).sum(-1)
+
+
+class DiagGaussian(Distribution):
+    """Independent normals: mean [..., *shape], log_std broadcast to it, actions float32 [...,
+    *shape].
+
+    Samples are not clipped to the bounds of the Box: the probability of what was drawn stays exact,
+    and the
+    environment's side does the clipping.
+    """
+
+    def __init__(self, mean: torch.Tensor, log_std: torch.Tensor, num_axes: int = 1) -> None:
+        self.mean = mean
+        self.log_std = log_std
+        self._axes = tuple(range(-num_axes, 0))
+
+    def sample(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Mean plus scaled normal noise."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator) * self.log_std.exp()
+        if temperature is not None:
+            noise *= _expanded(temperature, noise)
+        return self.mean + noise
+
+    @property
+    def mode(self) -> torch.Tensor:
+        """The mean."""
+        return self.mean
+
+    def log_prob(self, action: torch.Tensor) -> torch.Tensor:
+        """Log density, summed over the elements of an action."""
+        scaled = (action - self.mean) * (-self.log_std).exp()
+        return self._sum(-0.5 * scaled.square() - self.log_std - _HALF_LOG_TWO_PI)
+
+    def entropy(self) -> torch.Tensor:
+        """Differential entropy, summed over the elements of an action."""
+        return self._sum((self.log_std + (0.5 + _HALF_LOG_TWO_PI)).expand_as(self.mean))
+
+    def kl(self, other: DiagGaussian) -> torch.Tensor:
+        """KL divergence to `other`."""
+        variance, other_variance = (2 * self.log_std).exp(), (2 * other.log_std).exp()
+        distance = (self.mean - other.mean).square()
+        return self._sum(
+            other.log_std - self.log_std + (variance + distance) / (2 * other_variance) - 0.5
+        )
+
+    def _sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values.sum(self._axes) if self._axes else values
+
+
+def _expanded(temperature: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A per-row factor with the trailing axes that `like` has more."""
+    return temperature.reshape(temperature.shape + (1,) * (like.dim() - temperature.dim()))

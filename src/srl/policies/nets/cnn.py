@@ -1,0 +1,87 @@
+"""Convolutions over images: the network of Mnih et al. 2015 (Nature) where it fits, a smaller one
+where not."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from srl.data.spec import ArraySpec
+from srl.policies.nets.mlp import orthogonal
+
+NATURE_SMALLEST = 36
+"""Pixels per side below which the strides of the Nature network leave nothing over."""
+IMAGE_SMALLEST = 5
+"""Pixels per side below which an array is a vector to us, not an image."""
+
+
+def image_layout(spec: ArraySpec) -> tuple[int, int, int, bool] | None:
+    """(channels, height, width, channels last) of what a policy sees, or None if it is no image.
+
+    One frame of rank 3 keeps its channels first or last, whichever of the two axes is shorter (last
+    on a tie).
+    Frames of rank 2 that are stacked, or rank 3 without a stack, are images; so are stacked frames
+    of rank 3.
+    """
+    if spec.categories:
+        return None
+    match spec.shape:
+        case (height, width) if spec.stack > 1:
+            channels, last = spec.stack, False
+        case (first, _, third):
+            last = third <= first
+            channels = (third if last else first) * spec.stack
+            height, width = spec.shape[:2] if last else spec.shape[1:]
+        case _:
+            return None
+    if min(height, width) < IMAGE_SMALLEST:
+        return None
+    return channels, height, width, last
+
+
+class CNN(nn.Module):
+    """One image leaf to features; uint8 is scaled to 0..1 here, so that images travel as bytes."""
+
+    def __init__(self, spec: ArraySpec, num_outputs: int) -> None:
+        super().__init__()
+        layout = image_layout(spec)
+        assert layout is not None, f"expected an image, got {spec}"
+        channels, height, width, self._channels_last = layout
+        self._stacked_images = spec.stack > 1 and len(spec.shape) == 3
+        self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
+        self.convolutions = nn.ModuleList(_convolutions(channels, min(height, width)))
+        with torch.no_grad():
+            flat = self._convolve(torch.zeros(1, channels, height, width)).shape[1]
+        self.linear = orthogonal(nn.Linear(flat, num_outputs))
+        self.num_outputs = num_outputs
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """[N, *seen shape] to [N, num_outputs]."""
+        if self._channels_last:
+            image = image.movedim(-1, -3)
+        if self._stacked_images:
+            image = image.flatten(1, 2)
+        image = image.float()
+        if self._scale != 1.0:
+            image = image * self._scale
+        return torch.relu(self.linear(self._convolve(image)))
+
+    def _convolve(self, image: torch.Tensor) -> torch.Tensor:
+        for layer in self.convolutions:
+            image = F.relu(layer(image), inplace=True)
+        return image.flatten(1)
+
+
+def _convolutions(channels: int, side: int) -> list[nn.Module]:
+    if side >= NATURE_SMALLEST:
+        return [
+            orthogonal(nn.Conv2d(channels, 32, 8, stride=4)),
+            orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
+            orthogonal(nn.Conv2d(64, 64, 3)),
+        ]
+    stride = 2 if side >= 16 else 1
+    return [
+        orthogonal(nn.Conv2d(channels, 32, 3, stride=stride, padding=1)),
+        orthogonal(nn.Conv2d(32, 64, 3, stride=stride, padding=1)),
+    ]

@@ -1,0 +1,113 @@
+"""Observations to one flat feature vector: an encoder per leaf by its kind, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import nn
+
+from srl.data.spec import ArraySpec
+from srl.data.tree import Tree, flatten
+from srl.policies.nets.cnn import CNN, image_layout
+from srl.policies.nets.mlp import MLP, Activation
+from srl.policies.nets.norm import RunningNorm
+
+
+class Vector(nn.Module):
+    """Numbers as they are, flattened; uint8 is scaled to 0..1."""
+
+    def __init__(self, spec: ArraySpec) -> None:
+        super().__init__()
+        self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
+        self.num_outputs = prod(spec.seen_shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, ...] to [N, num_outputs]."""
+        x = x.reshape(x.shape[0], -1).float()
+        return x * self._scale if self._scale != 1.0 else x
+
+
+class OneHot(nn.Module):
+    """Category numbers as one-hot vectors, side by side."""
+
+    offsets: torch.Tensor
+
+    def __init__(self, spec: ArraySpec) -> None:
+        super().__init__()
+        sizes = list(spec.categories) * spec.stack
+        starts = torch.tensor([0, *sizes]).cumsum(0)[:-1]
+        self.register_buffer("offsets", starts, persistent=False)
+        self.num_outputs = sum(sizes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, ...] to [N, num_outputs]."""
+        index = x.reshape(x.shape[0], -1).long() + self.offsets
+        out = torch.zeros(x.shape[0], self.num_outputs, device=x.device)
+        return out.scatter_(1, index, 1.0)
+
+
+class Encoder(nn.Module):
+    """A tree of leaves to features; an MLP follows unless all there is are images (their CNN has
+    its own layer)."""
+
+    def __init__(
+        self,
+        obs: Tree,
+        hidden_sizes: Sequence[int],
+        activation: Activation,
+        image_features: int,
+    ) -> None:
+        super().__init__()
+        specs = flatten(obs)
+        self.paths = list(specs)
+        self.leaves = nn.ModuleList(_leaf(spec, image_features) for spec in specs.values())
+        width = sum(int(leaf.num_outputs) for leaf in self.leaves)  # type: ignore[arg-type]
+        only_images = all(isinstance(leaf, CNN) for leaf in self.leaves)
+        self.mlp = MLP(width, () if only_images else hidden_sizes, activation)
+        self.num_outputs = self.mlp.num_outputs
+
+    def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """A flat dict of [N, ...] leaves to [N, num_outputs]."""
+        parts = [leaf(flat_obs[p]) for p, leaf in zip(self.paths, self.leaves, strict=True)]
+        return self.mlp(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+
+
+class ObsNorm(nn.Module):
+    """A RunningNorm for every leaf of plain numbers; images and categories pass through."""
+
+    def __init__(self, obs: Tree) -> None:
+        super().__init__()
+        self.specs: dict[str, ArraySpec] = {
+            path: spec for path, spec in flatten(obs).items() if _is_plain_numbers(spec)
+        }
+        self.norms = nn.ModuleList(RunningNorm(spec.shape) for spec in self.specs.values())
+
+    def forward(self, flat_obs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same leaves, numbers normalised."""
+        normed = {p: n(flat_obs[p].float()) for p, n in zip(self.specs, self.norms, strict=True)}
+        return {**flat_obs, **normed}
+
+    def track(self, flat_obs: dict[str, torch.Tensor], mask: torch.Tensor) -> None:
+        """Takes the single frames [T, B, ...] where `mask` [T, B] into the statistics."""
+        for path, norm in zip(self.specs, self.norms, strict=True):
+            assert isinstance(norm, RunningNorm)
+            norm.track(flat_obs[path][mask])
+
+
+def has_image(obs: Tree) -> bool:
+    """Whether any leaf is an image."""
+    return any(image_layout(spec) is not None for spec in flatten(obs).values())
+
+
+def _leaf(spec: ArraySpec, image_features: int) -> nn.Module:
+    if spec.categories:
+        return OneHot(spec)
+    if image_layout(spec) is not None:
+        return CNN(spec, image_features)
+    return Vector(spec)
+
+
+def _is_plain_numbers(spec: ArraySpec) -> bool:
+    return not spec.categories and image_layout(spec) is None and spec.dtype != "bool"

@@ -1,0 +1,49 @@
+"""Fully connected layers and how their weights start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Activation = Literal["tanh", "relu", "elu"]
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "elu": F.elu,
+}
+
+GAIN = math.sqrt(2.0)
+"""Gain of hidden layers; heads have their own."""
+
+
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = GAIN) -> nn.Linear | nn.Conv2d:
+    """Starts a layer with orthogonal weights and no bias, in place."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Module):
+    """Linear layers, each followed by the activation; no layers at all is the identity."""
+
+    def __init__(self, num_inputs: int, sizes: Sequence[int], activation: Activation) -> None:
+        super().__init__()
+        widths = [num_inputs, *sizes]
+        self.layers = nn.ModuleList(orthogonal(nn.Linear(a, b)) for a, b in pairwise(widths))
+        self.activation = ACTIVATIONS[activation]
+        self.num_outputs = widths[-1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, num_inputs] to [N, num_outputs]."""
+        # Straight to F.linear: calling modules costs more than the mathematics at a few rows.
+        for layer in self.layers:
+            x = self.activation(F.linear(x, layer.weight, layer.bias))  # type: ignore[arg-type]
+        return x

@@ -1,0 +1,69 @@
+"""Memory: one LSTM or GRU layer that starts anew where an episode does and holds still where nobody
+acts."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+State = dict[str, torch.Tensor]
+
+
+class RecurrentCore(nn.Module):
+    """Features [T, B, n] and a state of [B, size] leaves to outputs [T, B, size] and the state
+    after them."""
+
+    def __init__(self, num_inputs: int, size: int, kind: Literal["lstm", "gru"]) -> None:
+        super().__init__()
+        self.keys = ("h", "c") if kind == "lstm" else ("h",)
+        self.rnn: nn.LSTM | nn.GRU = (
+            nn.LSTM(num_inputs, size) if kind == "lstm" else nn.GRU(num_inputs, size)
+        )
+        self.num_outputs = size
+        for name, weight in self.rnn.named_parameters():
+            if name.startswith("weight"):
+                nn.init.orthogonal_(weight)
+            else:
+                nn.init.zeros_(weight)
+
+    def step(self, x: torch.Tensor, state: State) -> State:
+        """The state after one tick with features [B, n]; its "h" is the output."""
+        rnn = self.rnn
+        weights = (rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0)
+        if len(self.keys) == 2:
+            h, c = torch.lstm_cell(x, (state["h"], state["c"]), *weights)
+            return {"h": h, "c": c}
+        return {"h": torch.gru_cell(x, state["h"], *weights)}
+
+    def unroll(
+        self, x: torch.Tensor, state: State, is_first: torch.Tensor, active: torch.Tensor
+    ) -> tuple[torch.Tensor, State]:
+        """Runs over [T, B]: zero where `is_first`, unchanged where not `active`."""
+        state = reset(state, is_first[0])
+        if bool(active.all()) and not bool(is_first[1:].any()):
+            return self._whole(x, state)
+        outputs = []
+        for x_t, first_t, active_t in zip(x, is_first, active, strict=True):
+            state = reset(state, first_t)
+            new = self.step(x_t, state)
+            held = active_t.unsqueeze(-1)
+            state = {key: torch.where(held, new[key], state[key]) for key in self.keys}
+            outputs.append(state["h"])
+        return torch.stack(outputs), state
+
+    def _whole(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        """All ticks in one call, where no row is reset or held."""
+        start = tuple(state[key].unsqueeze(0).contiguous() for key in self.keys)
+        if len(self.keys) == 2:
+            out, (h, c) = self.rnn(x, start)
+            return out, {"h": h[0], "c": c[0]}
+        out, h = self.rnn(x, start[0])
+        return out, {"h": h[0]}
+
+
+def reset(state: State, is_first: torch.Tensor) -> State:
+    """The state with zeros in the rows where an episode starts."""
+    first = is_first.unsqueeze(-1)
+    return {key: value.masked_fill(first, 0.0) for key, value in state.items()}

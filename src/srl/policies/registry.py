@@ -1,0 +1,24 @@
+"""The policies that have a short name; any other is found by its import path."""
+
+from __future__ import annotations
+
+from srl.errors import ConfigError, nearest
+from srl.policies.protocol import Policy
+from srl.resolve import resolve
+
+POLICIES = {
+    "actor_critic": "srl.policies.actor_critic:ActorCritic",
+    "random": "srl.policies.random:RandomPolicy",
+}
+
+
+def find_policy(name: str) -> type[Policy]:
+    """The policy class behind a short name or an import path (`module:Class`, `file.py:Class`)."""
+    if name not in POLICIES and ":" not in name:
+        raise ConfigError(f"policy: no policy is named {name!r}; {nearest(name, POLICIES)}")
+    found = resolve(POLICIES.get(name, name))
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(
+            f"policy: expected a subclass of srl.policies.protocol.Policy, got {found!r}."
+        )
+    return found

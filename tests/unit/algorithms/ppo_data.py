@@ -1,0 +1,111 @@
+"""Batches that a policy itself collects in toy worlds, without the rest of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.learner import PPO
+from srl.data.records import SampleBatch
+from srl.data.trajectory import TrajectorySpec
+from srl.data.tree import tree_map
+from srl.policies.actor_critic import ActorCritic
+
+
+def trajectory_spec(
+    policy: ActorCritic, config: PPOConfig, rows: int, turn_based: bool = False
+) -> TrajectorySpec:
+    wanted = PPO.sampling(config)
+    return TrajectorySpec(
+        length=wanted.length,
+        rows=rows,
+        envs=rows,
+        agent=policy.agent,
+        extras=policy.extras_spec,
+        policy_state=policy.state_spec,
+        burn_in=wanted.burn_in,
+        state_every=wanted.state_every,
+        turn_based=turn_based,
+    )
+
+
+class ToyWorld:
+    """Episodes of `episode_length` actions: `observe(t, secret)` is seen, `pay(t, secret, action)`
+    is earned."""
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        config: PPOConfig,
+        rows: int,
+        episode_length: int,
+        observe: Callable[[int, np.ndarray], Any],
+        pay: Callable[[int, np.ndarray, np.ndarray], np.ndarray],
+        num_secrets: int = 2,
+        seed: int = 0,
+    ) -> None:
+        self.policy, self.spec = policy, trajectory_spec(policy, config, rows)
+        self.rows, self.episode_length = rows, episode_length
+        self.observe, self.pay, self.num_secrets = observe, pay, num_secrets
+        self.rng = np.random.default_rng(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.state = tree_map(lambda leaf: torch.zeros(rows, *leaf.shape), policy.state_spec)
+
+    def batch(self) -> tuple[SampleBatch, float]:
+        """One batch of whole ticks, and the mean reward per action. Every batch starts with a new
+        episode."""
+        data = self.spec.allocate()
+        length, paid = self.episode_length, []
+        secret = np.zeros(self.rows, np.int64)
+        for tick in range(self.spec.capacity):
+            t = tick % (length + 1)
+            if t == 0:
+                secret = self.rng.integers(0, self.num_secrets, self.rows)
+            tree_map(lambda to, new: _put(to, tick, new), data.obs, self.observe(t, secret))
+            data.is_first[tick] = t == 0
+            data.terminated[tick] = t == length
+            data.alive[tick] = True
+            data.acted[tick] = t < length
+            every = self.spec.state_every
+            if self.state is not None and tick % every == 0:
+                tree_map(
+                    lambda to, new: _put(to, tick // every, new.numpy()),
+                    data.policy_state,
+                    self.state,
+                )
+            if t == length:
+                continue
+            obs = tree_map(lambda leaf: torch.from_numpy(leaf[tick]), data.obs)
+            first = torch.from_numpy(data.is_first[tick])
+            with torch.inference_mode():
+                act = self.policy.act(
+                    obs, self.state, first, torch.ones(self.rows), None, self.generator
+                )
+            self.state = act.state
+            data.action[tick] = act.action.numpy()
+            tree_map(lambda to, new: _put(to, tick, new.numpy()), data.extras, act.extras)
+            data.reward[tick] = self.pay(t, secret, data.action[tick])
+            paid.append(data.reward[tick].mean())
+        wanted = SampleBatch(
+            data=data,
+            item_ids=np.zeros(1, np.int64),
+            burn_in=self.spec.burn_in,
+            state_every=self.spec.state_every,
+        )
+        return wanted, float(np.mean(paid))
+
+
+def learn(algorithm: PPO, batch: SampleBatch, progress: float = 0.0) -> dict[str, float]:
+    """One whole update."""
+    *steps, result = algorithm.update(batch, progress)
+    assert all(step is None for step in steps)
+    assert result is not None
+    return result.metrics
+
+
+def _put(array: np.ndarray, index: Any, value: Any) -> None:
+    array[index] = value
