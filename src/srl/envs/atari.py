@@ -1,7 +1,7 @@
 """Atari games the way the field compares them: 84x84 gray frames, four per step, 30 no-ops.
 
 One frame travels per step; the four that a policy sees are stacked by the system (`frame_stack`).
-Rewards are the game's own. Sticky actions are what the id says (0.25 in the `ALE/...-v5` ids).
+Rewards are the game's own. Sticky actions are as likely as the id says (0.25 in `ALE/...-v5`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,30 @@ _PREPROCESSING = (
 )
 
 
-class AtariFrames(AtariPreprocessing):
+class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+    """Repeats the last frame's action with some probability, as ALE itself would.
+
+    ALE's saved states leave its last action out, so a run could not continue exactly; ours is kept.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], probability: float) -> None:
+        super().__init__(env)
+        self.probability = probability
+        self.last_action: Any = 0
+
+    def reset(self, **options: Any) -> Any:
+        """Starts a game; no action is pending."""
+        self.last_action = 0
+        return self.env.reset(**options)
+
+    def step(self, action: Any) -> Any:
+        """Plays one frame."""
+        if self.unwrapped.np_random.random() >= self.probability:
+            self.last_action = action
+        return self.env.step(self.last_action)
+
+
+class AtariFrames(AtariPreprocessing):  # type: ignore[misc]
     """Gymnasium's preprocessing, saying that its frames are to be stacked."""
 
     def __init__(
@@ -43,5 +66,10 @@ def make_atari(
         return gymnasium.make(id, render_mode=render_mode, disable_env_checker=True, **args)
     # The wrapper skips the frames, because it takes the maximum of the last two.
     args["frameskip"] = 1
+    declared = gymnasium.spec(id).kwargs.get("repeat_action_probability", 0.25)
+    sticky = float(args.pop("repeat_action_probability", declared))
+    args["repeat_action_probability"] = 0.0
     env = gymnasium.make(id, render_mode=render_mode, disable_env_checker=True, **args)
+    if sticky:
+        env = StickyActions(env, sticky)
     return AtariFrames(env, stack=stack, **preprocessing)

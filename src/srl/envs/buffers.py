@@ -52,7 +52,7 @@ class _Leaf:
         self.array[...] = values - self.start if self.offset else values
 
     def fit(self, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """The value, if its shape is right and its dtype casts without loss (float widths apart)."""
+        """The value, if its shape is right and its dtype casts without loss (but floats narrow)."""
         if self.counts:
             castable = value.dtype.kind in "iu"
         elif self.is_float:

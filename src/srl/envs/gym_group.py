@@ -37,6 +37,9 @@ from srl.errors import EnvError
 AGENT = "agent"
 """The name of the one agent of an environment that knows no names."""
 
+_MASKLESS = ("ale_py", "gymnasium.envs.classic_control", "gymnasium.envs.box2d")
+"""Modules whose environments are known to have no action masks; others show it by a reset."""
+
 
 def declared(env: gymnasium.Env[Any, Any], name: str, default: Any) -> Any:
     """An attribute that the environment or one of its wrappers declares."""
@@ -53,7 +56,7 @@ def declared_metrics(value: Any) -> tuple[str, ...]:
 
 
 class GymGroup:
-    """Environments stepped one by one, as one group. Returned arrays are written again each tick."""
+    """Environments stepped one by one, as a group. Returned arrays are written again each tick."""
 
     def __init__(
         self, envs: list[gymnasium.Env[Any, Any]], lanes: Lanes | None, on_call: OnCall
@@ -80,7 +83,6 @@ class GymGroup:
             agent, self._obs.arrays, rows=self.num_envs, envs=self.num_envs, metrics=self._metrics
         )
         self._final = [False] * self.num_envs
-        self._at = (0, "make")
         # Bare loops: most environments have no mask, and a branch per row costs more than a method.
         masked = self._mask_in_obs or agent.has_action_mask
         self._write = self._write_masked if masked else self._write_plain
@@ -93,7 +95,7 @@ class GymGroup:
         wanted = declared(first, "has_action_mask", None)
         if wanted is not None:
             return bool(wanted)
-        if type(first.unwrapped).__module__.split(".")[0] in ("ale_py",):
+        if type(first.unwrapped).__module__.startswith(_MASKLESS):
             return False
         return "action_mask" in self._reset_one(0, seed=0)[1]
 
@@ -145,7 +147,7 @@ class GymGroup:
         except BadObservation as problem:
             raise env_error(str(problem), index, call, FIX_SPACE) from None
         except Exception as error:
-            raise _raised(error, index, call) from error
+            raise env_raised(error, index, call) from error
         self._write_rewards(rewards)
         np.logical_not(final, out=step.turn)
         self._check_numbers(["reset" if first else "step" for first in step.is_first])
@@ -158,7 +160,7 @@ class GymGroup:
         except EnvError:
             raise
         except Exception as error:
-            raise _raised(error, index, "reset") from error
+            raise env_raised(error, index, "reset") from error
         return obs, info
 
     def _put(self, index: int, obs: Any, info: dict[str, Any]) -> None:
@@ -255,9 +257,11 @@ class GymGroup:
             env.close()
 
 
-def _raised(error: Exception, index: int, call: str) -> EnvError:
+def env_raised(error: Exception, index: int, call: str) -> EnvError:
+    """The error that says which environment raised, and in which call."""
     text = str(error) or "no message"
+    which = f"environment {index}" if index >= 0 else "the vector environment"
     return EnvError(
-        f"environment {index} raised {type(error).__name__} in {call}(): {text}. "
+        f"{which} raised {type(error).__name__} in {call}(): {text}. "
         "The traceback above is the environment's own; `srl check` tries it alone."
     )

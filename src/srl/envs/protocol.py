@@ -70,9 +70,9 @@ class EnvGroup(Protocol):
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
         """Steps every environment by one tick.
 
-        Actions are [rows, ...] per lane, ignored where a row has no turn. Rows whose last observation
-        was final start a new episode (next-step autoreset). An environment with several agents does
-        so in the tick after all its agents are done.
+        Actions are [rows, ...] per lane, ignored where a row has no turn. Rows whose last
+        observation was final start a new episode (next-step autoreset). An environment with
+        several agents does so in the tick after all its agents are done.
 
         The arrays of the returned records belong to the group: the next `step`, `reset` or
         `restore` may write them again. Copy what you keep.

@@ -18,7 +18,7 @@ from srl.envs.lanes import check_lanes
 from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
 from srl.errors import ConfigError
 
-VECTOR_FROM = 1 << 30
+VECTOR_FROM = 8
 """Environments from which on CartPole's native vector environment is faster than copies of it."""
 
 _SAME_AS_SINGLE = {"gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"}

@@ -1,8 +1,8 @@
 """Gymnasium spaces as our specs, and actions on their way back.
 
 Float64 observation boxes are declared as float32 and cast when they are written: networks compute
-in float32, and half the bytes travel. All other dtypes are kept. A Discrete that does not start at 0
-is stored from 0.
+in float32, and half the bytes travel. All other dtypes are kept. A Discrete that does not start
+at 0 is stored from 0.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ class ActionAdapter:
         actions = actions.reshape(len(actions), *self._shape).astype(self._dtype)
         if isinstance(self._space, spaces.MultiBinary):
             return actions
-        return actions + np.asarray(self._start, self._dtype)
+        shifted: np.ndarray = actions + np.asarray(self._start, self._dtype)
+        return shifted
 
     def one(self, action: np.ndarray) -> Any:
         """One row's action."""

@@ -1,0 +1,232 @@
+"""A native vector environment, stepped by one call.
+
+Only next-step autoreset fits our ticks. With same-step autoreset the first observation of the next
+episode would have to wait for a tick while the rest goes on, and with autoreset disabled a reset
+and a step of the others would be two calls; neither can be adapted from outside, so both are
+refused. Seeds are the environment's own affair: it gets one number for all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from srl.data.records import EnvStep
+from srl.data.spec import AgentSpec, Box, EnvSpec
+from srl.data.tree import Tree
+from srl.envs import state as env_state
+from srl.envs.buffers import (
+    FIX_NUMBERS,
+    FIX_SPACE,
+    BadObservation,
+    ObsBuffer,
+    blank_step,
+    env_error,
+    restore_step,
+    step_state,
+)
+from srl.envs.gym_group import AGENT, declared_metrics, env_raised
+from srl.envs.protocol import Lanes, OnCall
+from srl.envs.spaces import ActionAdapter, agent_spec
+from srl.errors import ConfigError, EnvError
+
+
+class VectorGroup:
+    """A Gymnasium VectorEnv as a group. Returned arrays are written again each tick."""
+
+    def __init__(self, vector: Any, num_envs: int, lanes: Lanes | None, on_call: OnCall) -> None:
+        if vector.num_envs != num_envs:
+            raise ConfigError(
+                f"vector environment: expected {num_envs} environments, got {vector.num_envs}. "
+                "Pass `num_envs` on."
+            )
+        _check_autoreset(vector)
+        self._vector = vector
+        self._prepare(
+            num_envs,
+            lanes,
+            on_call,
+            observation=vector.single_observation_space,
+            action=vector.single_action_space,
+            metrics=declared_metrics(getattr(vector, "metrics", ())),
+            stack=int(getattr(vector, "frame_stack", 1)),
+        )
+
+    def _prepare(
+        self,
+        num_envs: int,
+        lanes: Lanes | None,
+        on_call: OnCall,
+        *,
+        observation: Any,
+        action: Any,
+        metrics: tuple[str, ...] = (),
+        stack: int = 1,
+    ) -> None:
+        self.num_envs = num_envs
+        self._on_call = on_call
+        agent = agent_spec(observation, action, stack=stack)
+        if not agent.has_action_mask and self._info_has_mask(agent):
+            agent = AgentSpec(obs=agent.obs, action=agent.action, has_action_mask=True)
+        self.spec = EnvSpec(agents={AGENT: agent}, metrics=metrics)
+        self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
+        self._lane = next(iter(self.lanes))
+        self._obs = ObsBuffer(observation, num_envs)
+        self._actions = ActionAdapter(action)
+        self._step = blank_step(
+            agent, self._obs.arrays, rows=num_envs, envs=num_envs, metrics=metrics
+        )
+        self._final = np.zeros(num_envs, bool)
+
+    def _info_has_mask(self, agent: AgentSpec) -> bool:
+        vector = self._vector
+        wanted = getattr(vector, "has_action_mask", None)
+        if wanted is not None or isinstance(agent.action, Box):
+            return bool(wanted)
+        if type(vector.unwrapped).__module__.startswith(("gymnasium.envs", "ale_py")):
+            return False
+        self._on_call("reset", -1)
+        return "action_mask" in self._call("reset", lambda: vector.reset(seed=0))[1]
+
+    def reset(self, seed: int) -> dict[str, EnvStep]:
+        """Starts an episode in every environment, all from one seed."""
+        return self._start(seed)
+
+    def _start(self, seed: int | None) -> dict[str, EnvStep]:
+        self._on_call("reset", -1)
+        options = {} if seed is None else {"seed": seed}
+        obs, info = self._call("reset", lambda: self._vector.reset(**options))
+        self._final[:] = False
+        step = self._step
+        for flag in (step.terminated, step.truncated):
+            flag.fill(False)
+        step.reward.fill(0.0)
+        step.is_first.fill(True)
+        step.turn.fill(True)
+        self._write(obs, info, "reset")
+        return {self._lane: step}
+
+    def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
+        """Steps all environments by one call."""
+        batch = self._actions.batch(actions[self._lane])
+        self._on_call("step", -1)
+        obs, reward, terminated, truncated, info = self._call(
+            "step", lambda: self._vector.step(batch)
+        )
+        step = self._step
+        step.is_first[:] = self._final
+        step.reward[:] = reward
+        step.reward[step.is_first] = 0.0
+        step.terminated[:] = terminated
+        np.logical_and(truncated, np.logical_not(step.terminated), out=step.truncated)
+        np.logical_or(step.terminated, step.truncated, out=self._final)
+        np.logical_not(self._final, out=step.turn)
+        if (self._final & step.is_first).any():
+            index = int(np.argmax(self._final & step.is_first))
+            raise env_error(
+                "autoreset: expected a new episode after a final observation, got another final "
+                "one (an episode of no steps)",
+                index,
+                "step",
+                "Reset in the step after the end, as AutoresetMode.NEXT_STEP says.",
+            )
+        if step.metrics is not None and self._final.any():
+            self._read_metrics(info)
+        self._write(obs, info, "step")
+        return {self._lane: step}
+
+    def _call(self, name: str, call: Any) -> Any:
+        try:
+            return call()
+        except EnvError:
+            raise
+        except Exception as error:
+            raise env_raised(error, -1, name) from error
+
+    def _write(self, obs: Any, info: dict[str, Any], call: str) -> None:
+        try:
+            self._obs.write_all(self._shown(obs))
+            if self._step.action_mask is not None:
+                self._write_masks(self._step.action_mask, info)
+        except BadObservation as problem:
+            raise env_error(str(problem), -1, call, FIX_SPACE) from None
+        broken = self._obs.broken_row()
+        if broken is not None:
+            raise env_error(broken[1], broken[0], call, FIX_NUMBERS)
+        reward = self._step.reward
+        if not np.isfinite(reward).all():
+            index = int(np.argmin(np.isfinite(reward)))
+            raise env_error(
+                f"reward: expected a finite number, got {reward[index]}", index, call, FIX_NUMBERS
+            )
+
+    def _shown(self, obs: Any) -> Any:
+        """What the environment returned as its space declares it; EnvPool drops an axis here."""
+        return obs
+
+    def _write_masks(self, masks: np.ndarray, info: dict[str, Any]) -> None:
+        if "action_mask" not in info:
+            raise BadObservation(
+                "info['action_mask']: expected bool[envs,choices], got no such key"
+            )
+        for index, mask in enumerate(info["action_mask"]):
+            # The mask of a final observation is never used, and some environments give none.
+            masks[index] = True if self._final[index] or mask is None else np.asarray(mask)
+
+    def _read_metrics(self, info: dict[str, Any]) -> None:
+        assert self._step.metrics is not None
+        for name, values in self._step.metrics.items():
+            if name not in info:
+                raise env_error(
+                    f"info[{name!r}]: expected numbers at the end of an episode, got no such key",
+                    -1,
+                    "step",
+                    "Add it to info at the final step, or remove it from the `metrics` attribute.",
+                )
+            values[self._final] = np.asarray(info[name])[self._final]
+
+    def render(self, index: int) -> np.ndarray:
+        """A picture of one environment."""
+        pictures = self._vector.render()
+        if pictures is None or len(pictures) != self.num_envs:
+            raise EnvError(
+                "render: expected one picture per environment, got none. "
+                "Set env.backend=single, or support render_mode='rgb_array'."
+            )
+        return np.asarray(pictures[index])
+
+    def state(self) -> Tree | None:
+        """The vector environment's exact state, or None where it offers none."""
+        saved = env_state.get_state(self._vector)
+        if saved is None:
+            return None
+        return {"vector": saved, "final": self._final.copy(), "step": step_state(self._step)}
+
+    def restore(self, state: Tree) -> dict[str, EnvStep]:
+        """Continues from `state`."""
+        env_state.set_state(self._vector, state["vector"])
+        self._final[:] = state["final"]
+        restore_step(self._step, state["step"])
+        return {self._lane: self._step}
+
+    def close(self) -> None:
+        """Closes the vector environment."""
+        vector, self._vector = self._vector, None
+        if vector is not None:
+            vector.close()
+
+
+def _check_autoreset(vector: Any) -> None:
+    mode = vector.metadata.get("autoreset_mode")
+    if mode == AutoresetMode.NEXT_STEP:
+        return
+    if mode is None:
+        got, fix = "none", "Declare metadata['autoreset_mode']"
+    else:
+        got, fix = str(mode), "Make it with AutoresetMode.NEXT_STEP, or set env.backend=single"
+    raise ConfigError(
+        f"vector environment: expected next-step autoreset, got {got}. A new episode must open in "
+        f"the step after a final observation, which cannot be adapted from outside. {fix}."
+    )
