@@ -97,6 +97,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     action: ActionSpec
     has_action_mask: bool = False
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "obs", from_plain(self.obs))
+
     @property
     def action_mask(self) -> ArraySpec | None:
         """The mask's spec: bool, True where allowed."""
@@ -117,6 +120,9 @@ class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
     turn_based: bool = False
     """True where agents may be alive without acting in a tick."""
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "state", from_plain(self.state))
+
 
 def to_plain(tree: Tree) -> Any:
     """A spec tree as plain JSON values."""
@@ -124,9 +130,9 @@ def to_plain(tree: Tree) -> Any:
 
 
 def from_plain(plain: Any) -> Tree:
-    """The inverse of `to_plain`. A dict whose keys are those of an ArraySpec is a leaf."""
-    if plain is None:
-        return None
+    """The inverse of `to_plain`; what is a spec tree already stays. A dict with an ArraySpec's keys is a leaf."""
+    if plain is None or isinstance(plain, ArraySpec):
+        return plain
     if isinstance(plain, dict) and set(plain) == set(ArraySpec.__struct_fields__):
         return msgspec.convert(plain, ArraySpec)
     return {key: from_plain(value) for key, value in plain.items()}

@@ -15,7 +15,7 @@ import numpy as np
 
 from srl.data.layout import Shape, layout_bytes, layout_views
 from srl.data.records import EnvStep, InferenceReply, Trajectory
-from srl.data.spec import AgentSpec, ArraySpec, action_array
+from srl.data.spec import AgentSpec, ArraySpec, action_array, from_plain
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import ConfigError
 
@@ -41,6 +41,8 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
     turn_based: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("extras", "policy_state", "env_state"):
+            msgspec.structs.force_setattr(self, name, from_plain(getattr(self, name)))
         if self.length % self.state_every or self.burn_in % self.state_every:
             raise ConfigError(
                 f"trajectory: expected length and burn_in to be multiples of state_every, got length "

@@ -1,0 +1,68 @@
+"""Where shared bytes live: named regions, locks and bells, behind one protocol.
+
+Streams and services keep all their shared state in regions of an arena. With a `HeapArena` both ends are in one
+process; with a `ShmArena` any process on the host may open them. The code above is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import numpy as np
+
+
+class Arena(Protocol):
+    """Memory that the ends of streams and services share."""
+
+    def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
+        """The named region as uint8 [nbytes], made and zeroed if it is new.
+
+        `setting` names what a user would change if there is no room for it.
+        """
+        ...
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Mutual exclusion among all who share the arena. The kernel frees it when a holder dies."""
+        ...
+
+    def ring(self, process: str) -> None:
+        """Wakes the named process, or makes its next wait return at once. Never blocks."""
+        ...
+
+
+class HeapArena:
+    """Plain memory of one process: nothing to lock, nobody to wake."""
+
+    def __init__(self) -> None:
+        self.regions: dict[str, np.ndarray] = {}
+
+    def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
+        """The named region, zeroed if it is new."""
+        if name not in self.regions:
+            # Like mapped memory, a region starts at a cache line.
+            raw = np.zeros(nbytes + 64, np.uint8)
+            start = -raw.ctypes.data % 64
+            self.regions[name] = raw[start : start + nbytes]
+        return self.regions[name]
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        yield
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """One thread needs no lock."""
+        return self._unlocked()
+
+    def ring(self, process: str) -> None:
+        """The one thread that could be woken is the one that rings."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """A copy of every region."""
+        return {name: region.copy() for name, region in self.regions.items()}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Puts back what `state` copied; regions are those of the same plan."""
+        for name, content in state.items():
+            self.region(name, content.size)[:] = content

@@ -1,0 +1,197 @@
+"""An arena in shared memory: a folder of mapped files that any process of the same user on the host can open.
+
+Files rather than anonymous memory, because workers are not always children of one parent; named pipes rather than
+eventfds for the same reason. The folder belongs to one run: its owner holds a lock in it for as long as it lives,
+so a later run can tell what was left behind and remove it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import select
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from srl.errors import SharedMemoryError
+
+ROOT_VARIABLE = "SRL_SHM_DIR"
+_PREFIX = "srl-"
+
+
+def shm_root() -> Path:
+    """The folder that holds the runs' folders: memory-backed where the system has such a file system."""
+    chosen = os.environ.get(ROOT_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+
+class ShmArena:
+    """A run's folder of mapped regions, lock files and bells."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self.folder = folder
+        self.process = process
+        self._ringers: dict[str, int] = {}
+        self._locks: dict[str, int] = {}
+
+    def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
+        """Maps the named region; the first to ask reserves it, so that running out is an error here and now."""
+        path = self.folder / f"{name.replace('/', '+')}.region"
+        with self.lock("regions"):
+            new = not path.exists()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if new:
+                    self._reserve(fd, path, nbytes, setting)
+                if os.fstat(fd).st_size < nbytes:
+                    raise SharedMemoryError(
+                        f"region {name!r}: expected {nbytes} bytes, got {os.fstat(fd).st_size}. "
+                        "The processes of this run disagree about the plan."
+                    )
+                mapped = mmap.mmap(fd, nbytes)
+            finally:
+                os.close(fd)
+        return np.frombuffer(mapped, np.uint8)
+
+    def _reserve(self, fd: int, path: Path, nbytes: int, setting: str) -> None:
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, nbytes)
+            else:
+                os.ftruncate(fd, nbytes)
+        except OSError as error:
+            path.unlink()
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            stat = os.statvfs(self.folder)
+            free = stat.f_bavail * stat.f_frsize
+            raise SharedMemoryError(
+                f"shared memory: {path.stem.replace('+', '/')} needs {nbytes / 1e6:.1f} MB, but only "
+                f"{free / 1e6:.1f} MB are free in {self.folder.parent}. Lower {setting or 'the number of slots'}, "
+                f"give the container more (docker run --shm-size=2g), or point {ROOT_VARIABLE} to a larger folder."
+            ) from None
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """An advisory file lock: waits in the kernel, and is freed if its holder dies."""
+        fd = self._locks.get(name)
+        if fd is None:
+            path = self.folder / f"{name.replace('/', '+')}.lock"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._locks[name] = fd
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def ring(self, process: str) -> None:
+        """Puts a byte into the process's pipe. A full pipe is fine: it is already awake."""
+        if process == self.process:
+            return
+        fd = self._ringers.get(process)
+        if fd is None:
+            fd = self._ringers[process] = _open_pipe(self.folder, process)
+        with suppress(BlockingIOError):
+            os.write(fd, b"\0")
+
+    def close(self) -> None:
+        """Closes what this process opened; mapped regions go when nobody looks at them any more."""
+        for fd in (*self._ringers.values(), *self._locks.values()):
+            os.close(fd)
+        self._ringers.clear()
+        self._locks.clear()
+
+
+class Bell:
+    """The waiting end of a process's pipe: sleeps in the kernel until somebody rings."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self._fd = _open_pipe(folder, process)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Returns when rung (True), or after the timeout (False). Rings since the last wait count."""
+        if not self._poll.poll(timeout_seconds * 1000.0):
+            return False
+        with suppress(BlockingIOError):
+            os.read(self._fd, 65536)
+        return True
+
+    def close(self) -> None:
+        """Stops listening."""
+        os.close(self._fd)
+
+
+class NoBell:
+    """For a process without shared memory: a wait is a short sleep, since nobody else can make progress."""
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Sleeps, for timers only."""
+        time.sleep(timeout_seconds)
+        return False
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class RunFolder:
+    """A run's folder in shared memory, from the owner's side: made, locked, and removed at the end."""
+
+    def __init__(self) -> None:
+        root = shm_root()
+        root.mkdir(parents=True, exist_ok=True)
+        sweep(root)
+        self.path = root / f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}"
+        self.path.mkdir(mode=0o700)
+        self._lock = os.open(self.path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """Removes the folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def sweep(root: Path) -> list[str]:
+    """Removes folders whose owners are gone, and names them."""
+    removed = []
+    for folder in root.glob(f"{_PREFIX}{os.getuid()}-*"):
+        try:
+            fd = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            # No owner file: made just now, or half removed. A minute is long enough to have made it.
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > 60:
+                    shutil.rmtree(folder, ignore_errors=True)
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder.name)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+    return removed
+
+
+def _open_pipe(folder: Path, process: str) -> int:
+    path = folder / f"{process.replace('/', '+')}.bell"
+    with suppress(FileExistsError):
+        os.mkfifo(path, 0o600)
+    # Both ways, so that opening never waits for the other end.
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,0 +1,101 @@
+"""The board: what every worker is doing and has done, where the controller can read it even after a death.
+
+Each worker has a row of numbers that its own loop writes: heartbeat, the call it is in, busy and waiting time,
+counters. The controller writes two numbers for all to read: stop, and the checkpoint that is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import numpy as np
+
+from srl.arena.arena import Arena
+
+ACTIVITIES = ("starting", "running", "waiting", "make", "reset", "step", "finished", "failed")
+Activity = Literal["starting", "running", "waiting", "make", "reset", "step", "finished", "failed"]
+WAITS = (
+    "samples", "slots", "inference", "policy_age", "requests", "weights", "workers", "other",
+)  # fmt: skip
+COUNTERS = (
+    "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
+    "policy_version", "reinferred",
+)  # fmt: skip
+
+_FIELDS = (
+    "heartbeat_ns", "activity", "since_ns", "env_index", "busy_ns", "cpu_ns", "checkpoint",
+    "incarnation",
+    *(f"wait_{name}" for name in WAITS),
+    *(f"count_{name}" for name in COUNTERS),
+)  # fmt: skip
+_INDEX = {name: i for i, name in enumerate(_FIELDS)}
+_ACTIVITY_CODE = {name: i for i, name in enumerate(ACTIVITIES)}
+
+
+class BoardRow:
+    """One worker's row. Writing a number costs about as much as setting an attribute."""
+
+    def __init__(self, cells: memoryview) -> None:
+        self._cells = cells
+
+    def enter(self, activity: Activity, env_index: int = -1) -> None:
+        """Says what the worker is about to do; the controller measures timeouts from here."""
+        now = time.monotonic_ns()
+        cells = self._cells
+        cells[0] = now
+        cells[2] = now
+        cells[3] = env_index
+        cells[1] = _ACTIVITY_CODE[activity]
+
+    def beat(self) -> None:
+        """Says that the worker's loop is alive."""
+        self._cells[0] = time.monotonic_ns()
+
+    def add(self, field: str, amount: int) -> None:
+        """Adds to a counter ("count_...") or timer ("busy_ns", "wait_...")."""
+        self._cells[_INDEX[field]] += amount
+
+    def set(self, field: str, value: int) -> None:
+        """Sets any field."""
+        self._cells[_INDEX[field]] = value
+
+    def get(self, field: str) -> int:
+        """Reads any field."""
+        return int(self._cells[_INDEX[field]])
+
+    @property
+    def activity(self) -> str:
+        """What the worker said it is doing."""
+        return ACTIVITIES[self.get("activity")]
+
+
+class Board:
+    """All rows, and the two numbers that the controller writes."""
+
+    def __init__(self, arena: Arena, workers: tuple[str, ...]) -> None:
+        width = len(_FIELDS)
+        region = arena.region("board", 64 + 8 * width * len(workers))
+        self._orders = memoryview(region[:64].view(np.int64))
+        cells = memoryview(region[64:].view(np.int64))
+        self.rows = {
+            name: BoardRow(cells[i * width : (i + 1) * width]) for i, name in enumerate(workers)
+        }
+
+    @property
+    def stop(self) -> bool:
+        """Whether all workers should finish."""
+        return bool(self._orders[0])
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self._orders[0] = int(value)
+
+    @property
+    def checkpoint(self) -> int:
+        """The number of the checkpoint that workers should write their part of; 0 is none."""
+        return int(self._orders[1])
+
+    @checkpoint.setter
+    def checkpoint(self, number: int) -> None:
+        self._orders[1] = number

@@ -1,0 +1,175 @@
+"""What a person sees while a run goes on, and the report at its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from srl.services.messages import Note
+from srl.services.summary import Summary
+from srl.services.until import Until
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LIVE_SECONDS = 0.25
+PLAIN_SECONDS = 5.0
+
+
+class Progress:
+    """How far a run is towards whichever of its goals comes first, and how long that may take."""
+
+    def __init__(
+        self, steps: int | None = None, seconds: float | None = None, until: Until | None = None
+    ) -> None:
+        self.steps, self.seconds, self.until = steps, seconds, until
+        self._first: dict[str, float] = {}
+        self._begin: tuple[float, float] | None = None
+
+    def fraction(self, snapshot: Mapping[str, float]) -> float | None:
+        """Between 0 and 1, or None for a run without a goal."""
+        found = []
+        if self.steps:
+            found.append(snapshot.get("env_steps", 0) / self.steps)
+        if self.seconds:
+            found.append(snapshot.get("seconds", 0.0) / self.seconds)
+        if self.until:
+            found.append(self._until_fraction(self.until, snapshot))
+        return min(max(found), 1.0) if found else None
+
+    def eta_seconds(self, snapshot: Mapping[str, float]) -> float | None:
+        """Seconds left at the pace since the first call, or None while that cannot be told."""
+        fraction, now = self.fraction(snapshot), snapshot.get("seconds", 0.0)
+        if fraction is None:
+            return None
+        if self._begin is None:
+            self._begin = (fraction, now)
+        gained, took = fraction - self._begin[0], now - self._begin[1]
+        return (1 - fraction) * took / gained if gained > 0.01 and took > 0 else None
+
+    def _until_fraction(self, until: Until, snapshot: Mapping[str, float]) -> float:
+        fractions = []
+        for condition in until.conditions:
+            value = snapshot.get(condition.metric)
+            if value is None:
+                return 0.0
+            first = self._first.setdefault(condition.metric, value)
+            way = condition.threshold - first
+            fractions.append(min(max((value - first) / way, 0.0), 1.0) if way else 0.0)
+        # All but there is not there: only `reached` knows about full windows.
+        return 1.0 if until.reached(snapshot) else min(0.99, *fractions, 0.99)
+
+
+class Display:
+    """Shows a run: a live panel on a terminal, a line every few seconds elsewhere, nothing if quiet.
+
+    `update` draws in the caller's thread and costs nothing while `due` says no.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        progress: Progress,
+        *,
+        quiet: bool = False,
+        stream: IO[str] | None = None,
+        live: bool | None = None,
+    ) -> None:
+        self.title, self.progress, self.quiet = title, progress, quiet
+        self._stream = stream if stream is not None else sys.stdout
+        self._is_live = self._stream.isatty() if live is None else live
+        self._next = 0.0
+        self._live: Any = None
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for another `update`; ask before making a snapshot."""
+        return not self.quiet and now >= self._next
+
+    def update(self, snapshot: Mapping[str, float], bottleneck: str, now: float) -> None:
+        """Shows the latest numbers; `now` is `time.monotonic()`."""
+        if not self.due(now):
+            return
+        if not self._is_live:
+            self._next = now + PLAIN_SECONDS
+            print(plain_line(snapshot, self.progress), file=self._stream, flush=True)
+            return
+        self._next = now + LIVE_SECONDS
+        if self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self._stream, force_terminal=True)
+            self._live = Live(console=console, auto_refresh=False)
+            self._live.start()
+        self._live.update(panel(self.title, snapshot, bottleneck, self.progress), refresh=True)
+
+    def note(self, note: Note) -> None:
+        """Prints what a worker has to say; errors even if quiet."""
+        if self.quiet and note.level != "error":
+            return
+        text = f"{note.level}: {note.worker}: {note.text}"
+        if self._live is not None:
+            from rich.text import Text
+
+            style = {"warning": "yellow", "error": "bold red"}.get(note.level, "")
+            self._live.console.print(Text(text, style=style))
+        else:
+            stream = sys.stderr if note.level == "error" else self._stream
+            print(text, file=stream, flush=True)
+
+    def close(self) -> None:
+        """Leaves the last picture on the screen and gives the terminal back."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+
+def plain_line(snapshot: Mapping[str, float], progress: Progress) -> str:
+    """One line for a log file."""
+    fields = [
+        f"{_clock(snapshot.get('seconds', 0.0))}",
+        f"steps {_steps(snapshot, progress)}",
+        f"{_number(snapshot.get('env_steps_per_second'))} steps/s",
+        f"return {_value(snapshot.get('episode_return_mean'))}",
+    ]
+    if (evaluated := snapshot.get("eval_return_mean")) is not None:
+        fields.append(f"eval {_value(evaluated)}")
+    fields.append(f"episodes {_number(snapshot.get('episodes', 0))}")
+    fields.append(f"version {_number(snapshot.get('policy_version', 0))}")
+    fields.append(f"age {_value(snapshot.get('policy_age_mean'))}")
+    if (eta := progress.eta_seconds(snapshot)) is not None:
+        fields.append(f"eta {_clock(eta)}")
+    return "  ".join(fields)
+
+
+def panel(
+    title: str, snapshot: Mapping[str, float], bottleneck: str, progress: Progress
+) -> RenderableType:
+    """The live picture: how far, how well, how fast, who waits, and why."""
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    numbers = Table.grid(padding=(0, 3))
+    for name, value in (
+        ("return", _value(snapshot.get("episode_return_mean"))),
+        ("eval", _value(snapshot.get("eval_return_mean"))),
+        ("steps/s", _number(snapshot.get("env_steps_per_second"))),
+        ("episodes", _number(snapshot.get("episodes", 0))),
+        ("version", _number(snapshot.get("policy_version", 0))),
+        ("age", _value(snapshot.get("policy_age_mean"))),
+    ):
+        if name != "eval" or value != "-":
+            numbers.add_column()
+            numbers.columns[-1]._cells.extend(
+                [Text(name, style="dim"), Text(value, style="bold cyan")]
+            )
+    parts: list[RenderableType] = [_bar(snapshot, progress), Text(), numbers, Text()]
+    workers = _workers(snapshot)
+    if workers.row_count:
+        parts += [workers, Text()]
+    parts.append(Text.assemble(("limit  ", "dim"), bottleneck or "measuring"))
+    return Panel(Group(*parts), title=Text(title, style="bold"), title_align="left", padding=(0, 1))

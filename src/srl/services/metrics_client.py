@@ -1,0 +1,151 @@
+"""How workers report: messages to the collector, by a call in its own process or by a local socket from others."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from srl.services.messages import Episodes, Message, decode, encode
+
+SOCKET_NAME = "metrics.sock"
+_FLUSH_NS = 100_000_000
+_MAX_EPISODES = 500
+"""A message stays well below a local socket's datagram limit."""
+
+
+class MetricsClient(Protocol):
+    """A worker's end of the metrics service."""
+
+    def send(self, message: Message) -> None:
+        """Reports something; never blocks."""
+        ...
+
+    def episodes(
+        self,
+        worker: str,
+        policy: str,
+        returns: list[float],
+        lengths: list[int],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        """Reports finished episodes; they may be sent together with later ones."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what was kept back."""
+        ...
+
+
+class InlineMetrics:
+    """The collector is in this process."""
+
+    def __init__(self, add: Callable[[Message], None]) -> None:
+        self.send = add
+
+    def episodes(
+        self,
+        worker: str,
+        policy: str,
+        returns: list[float],
+        lengths: list[int],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        """Reports finished episodes at once."""
+        self.send(Episodes(worker, policy, returns, lengths, metrics))
+
+    def flush(self) -> None:
+        """Nothing was kept back."""
+
+
+class SocketMetrics:
+    """The collector listens on a datagram socket in the run's folder. A full socket keeps messages here for later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._address = str(folder / SOCKET_NAME)
+        self._queue: list[bytes] = []
+        self._episodes: dict[tuple[str, str], Episodes] = {}
+        self._flushed_ns = 0
+
+    def send(self, message: Message) -> None:
+        """Reports something now, or with the next flush if the socket is full."""
+        self._queue.append(encode(message))
+        self._drain()
+
+    def episodes(
+        self,
+        worker: str,
+        policy: str,
+        returns: list[float],
+        lengths: list[int],
+        metrics: dict[str, list[float]],
+    ) -> None:
+        """Gathers finished episodes and sends them ten times a second."""
+        kept = self._episodes.get((worker, policy))
+        if kept is None:
+            self._episodes[worker, policy] = Episodes(worker, policy, returns, lengths, metrics)
+        else:
+            kept.returns.extend(returns)
+            kept.lengths.extend(lengths)
+            for name, values in metrics.items():
+                kept.metrics.setdefault(name, []).extend(values)
+        if time.monotonic_ns() - self._flushed_ns > _FLUSH_NS or (
+            kept is not None and len(kept.returns) >= _MAX_EPISODES
+        ):
+            self.flush()
+
+    def flush(self) -> None:
+        """Sends everything that was kept back, as far as the socket takes it."""
+        self._flushed_ns = time.monotonic_ns()
+        if self._episodes:
+            self._queue.extend(encode(message) for message in self._episodes.values())
+            self._episodes.clear()
+        self._drain()
+
+    def _drain(self) -> None:
+        while self._queue:
+            try:
+                self._socket.sendto(self._queue[0], self._address)
+            except BlockingIOError:
+                return
+            except OSError:
+                # The collector is gone; so is everyone who could be told.
+                self._queue.clear()
+                return
+            self._queue.pop(0)
+
+    def close(self) -> None:
+        """Sends the rest and closes."""
+        self.flush()
+        self._socket.close()
+
+
+class MetricsServer:
+    """The collector's end of the socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        self._socket.bind(str(folder / SOCKET_NAME))
+
+    def fileno(self) -> int:
+        """For waiting together with other things."""
+        return self._socket.fileno()
+
+    def receive(self) -> list[Message]:
+        """All messages that have arrived."""
+        messages = []
+        with suppress(BlockingIOError):
+            while True:
+                messages.append(decode(self._socket.recv(1 << 18)))
+        return messages
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._socket.close()

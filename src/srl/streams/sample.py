@@ -1,0 +1,415 @@
+"""The sample stream: one way, bounded, from writers (actors) to readers (trainers, buffers).
+
+A writer claims a slot, fills it tick by tick, and commits it; a reader takes it, reads it in place, and releases it.
+A step is written once, into memory that the reader reads. Slots change hands by number, under a lock that the
+kernel frees when its holder dies.
+
+Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when newer weights
+must come first (policy age); `take` returns None when nothing is ready. Whoever got None is rung when that changes.
+Nothing is dropped unless its holder died; every item that was produced is consumed, dropped with a reason, or in a
+slot. Closing: readers drain what is ready and then see `closed`; writers of a stream without readers see `closed`.
+
+Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader that its writer's
+number selects.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.data.layout import Shape, layout_bytes, layout_views, mark_unwritten
+from srl.data.records import Trajectory
+from srl.data.trajectory import TrajectorySpec, to_tree
+from srl.errors import ConfigError, StreamError
+
+FREE, WRITING, READY = range(3)
+WRITER_DIED, READER_DIED = range(2)
+DROP_REASONS = ("writer died", "reader died")
+
+
+class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the stream carries, between whom, and how far ahead writers may run."""
+
+    name: str
+    trajectory: TrajectorySpec
+    slots: int
+    writers: tuple[str, ...]
+    """The process of each writer."""
+    readers: tuple[str, ...]
+    """The process of each reader."""
+    delivery: Literal["any", "all", "key"] = "any"
+    items_per_batch: int = 1
+    """Fragments that one learner step consumes."""
+    max_policy_age: int | None = None
+    """Versions that a fragment's oldest step may lag when it is consumed; None does not bound it."""
+    base_version: int = 0
+    """The version at which the first batch will be consumed (a resumed run's is not 0)."""
+
+    def __post_init__(self) -> None:
+        if self.delivery == "all" and len(self.readers) > 31:
+            raise ConfigError(
+                f"delivery 'all': expected at most 31 readers, got {len(self.readers)}."
+            )
+
+
+class _Memory:
+    """The stream's bookkeeping and slots."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
+        slots = spec.slots
+        shapes = {
+            "status": Shape((slots,), "uint8"),
+            "writer": Shape((slots,), "int32"),
+            "reader": Shape((slots,), "int32"),
+            "pending": Shape((slots,), "int64"),
+            "ticket": Shape((slots,), "int64"),
+            "length": Shape((slots,), "int64"),
+            "env_steps": Shape((slots,), "int64"),
+            "next_ticket": Shape((1,), "int64"),
+            "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
+            "returned": Shape((slots,), "int64"),
+            "num_returned": Shape((1,), "int64"),
+            "num_lost": Shape((1,), "int64"),
+            "produced": Shape((len(spec.writers),), "int64"),
+            "taken": Shape((max(1, len(spec.readers)),), "int64"),
+            "consumed": Shape((max(1, len(spec.readers)),), "int64"),
+            "dropped": Shape((len(DROP_REASONS),), "int64"),
+            "open_writers": Shape((len(spec.writers),), "uint8"),
+            "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+            "waiting_writers": Shape((len(spec.writers),), "uint8"),
+            "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+        }
+        header = layout_bytes(shapes)
+        size = -(-spec.trajectory.nbytes // 4096) * 4096
+        region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
+        for name, view in layout_views(shapes, region[:header]).items():
+            setattr(self, name, view)
+        self.items = [
+            spec.trajectory.views(region[header + i * size : header + (i + 1) * size])
+            for i in range(slots)
+        ]
+
+    status: np.ndarray
+    writer: np.ndarray
+    reader: np.ndarray
+    """Who is reading (-1: nobody yet), for `any` and `key`."""
+    pending: np.ndarray
+    """A bit for each reader that has not released it, for `all`; a second set of bits marks who took it."""
+    ticket: np.ndarray
+    length: np.ndarray
+    env_steps: np.ndarray
+    next_ticket: np.ndarray
+    next_taken: np.ndarray
+    returned: np.ndarray
+    """Tickets that dead writers gave back, to be handed out again."""
+    num_returned: np.ndarray
+    num_lost: np.ndarray
+    """Items that never came out: they do not count towards the batches to come."""
+    produced: np.ndarray
+    taken: np.ndarray
+    """Items whose slots each reader has released."""
+    consumed: np.ndarray
+    """Of those, items that it is done with."""
+    dropped: np.ndarray
+    open_writers: np.ndarray
+    open_readers: np.ndarray
+    waiting_writers: np.ndarray
+    waiting_readers: np.ndarray
+
+
+class Slot:
+    """A claimed slot: fill `trajectory`, then `commit`."""
+
+    __slots__ = ("_sink", "index", "oldest_version", "trajectory")
+
+    def __init__(self, sink: SampleSink, index: int, oldest_version: int) -> None:
+        self._sink = sink
+        self.index = index
+        self.trajectory: Trajectory = sink._memory.items[index]
+        self.oldest_version = oldest_version
+        """A step of an older policy version than this would be too old when it is consumed."""
+
+    def commit(self, length: int, num_env_steps: int) -> None:
+        """Hands the slot to the readers; it must not be touched afterwards."""
+        self._sink._commit(self.index, length, num_env_steps)
+
+
+class SampleSink:
+    """A writer's end: `claim` a slot to write into."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena, writer: int) -> None:
+        self.spec = spec
+        self._arena = arena
+        self._writer = writer
+        self._memory = _Memory(spec, arena)
+        self._lock_name = f"sample/{spec.name}"
+        self._memory.open_writers[writer] = 1
+        self.waits_for = "slots"
+        """Why the last claim got nothing: "slots" or "policy_age"."""
+
+    @property
+    def closed(self) -> bool:
+        """Readers have come, and all of them have left."""
+        return bool((self._memory.open_readers == 2).all()) and bool(self.spec.readers)
+
+    def claim(self, newest_version: int) -> Slot | None:
+        """A free slot, or None if there is none or if `newest_version` (the newest weights) is still too old."""
+        memory = self._memory
+        with self._arena.lock(self._lock_name):
+            num_returned = int(memory.num_returned[0])
+            ticket = int(
+                memory.returned[num_returned - 1] if num_returned else memory.next_ticket[0]
+            )
+            oldest = self._oldest_version(ticket)
+            if newest_version < oldest:
+                self.waits_for = "policy_age"
+                return None
+            free = np.flatnonzero(memory.status == FREE)
+            if not free.size:
+                self.waits_for = "slots"
+                memory.waiting_writers[self._writer] = 1
+                return None
+            index = int(free[0])
+            if num_returned:
+                memory.num_returned[0] = num_returned - 1
+            else:
+                memory.next_ticket[0] = ticket + 1
+            memory.ticket[index] = ticket
+            memory.writer[index] = self._writer
+            memory.status[index] = WRITING
+        return Slot(self, index, oldest)
+
+    def reopen(self, index: int) -> Slot:
+        """The slot that this writer was writing when the stream's memory was saved."""
+        memory = self._memory
+        if memory.status[index] != WRITING or memory.writer[index] != self._writer:
+            raise StreamError(f"stream {self.spec.name!r}: slot {index} is not being written here.")
+        return Slot(self, index, self._oldest_version(int(memory.ticket[index])))
+
+    def _oldest_version(self, ticket: int) -> int:
+        if self.spec.max_policy_age is None:
+            return 0
+        batch = (ticket - int(self._memory.num_lost[0])) // self.spec.items_per_batch
+        return max(0, self.spec.base_version + batch - self.spec.max_policy_age)
+
+    def _commit(self, index: int, length: int, num_env_steps: int) -> None:
+        memory = self._memory
+        with self._arena.lock(self._lock_name):
+            memory.length[index] = length
+            memory.env_steps[index] = num_env_steps
+            memory.reader[index] = -1
+            memory.pending[index] = (1 << len(self.spec.readers)) - 1
+            memory.produced[self._writer] += 1
+            memory.status[index] = READY
+            waiting = np.flatnonzero(memory.waiting_readers)
+            memory.waiting_readers[waiting] = 0
+        for reader in waiting:
+            self._arena.ring(self.spec.readers[reader])
+
+    def close(self) -> None:
+        """Leaves: readers drain what is there and then see the stream closed."""
+        self._memory.open_writers[self._writer] = 2
+        for reader in self.spec.readers:
+            self._arena.ring(reader)
+
+
+class Item:
+    """A taken item: read `trajectory` in place, then `release`."""
+
+    __slots__ = ("_source", "env_steps", "index", "item_id", "length", "trajectory", "writer")
+
+    def __init__(self, source: SampleSource, index: int) -> None:
+        memory = source._memory
+        self._source = source
+        self.index = index
+        self.item_id = int(memory.ticket[index])
+        self.writer = int(memory.writer[index])
+        self.length = int(memory.length[index])
+        self.env_steps = int(memory.env_steps[index])
+        self.trajectory: Trajectory = memory.items[index]
+
+    def release(self) -> None:
+        """The slot may be written again; `SampleSource.acknowledge` says when the item is done with."""
+        self._source._release(self.index)
+
+
+class SampleSource:
+    """A reader's end: `take` what is ready.
+
+    Where policy age is bounded, items come in the order in which they were claimed, so that the bound is exact.
+    """
+
+    def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
+        self.spec = spec
+        self._arena = arena
+        self._reader = reader
+        self._memory = _Memory(spec, arena)
+        self._lock_name = f"sample/{spec.name}"
+        self._ordered = spec.max_policy_age is not None and len(spec.readers) == 1
+        self._memory.open_readers[reader] = 1
+
+    @property
+    def closed(self) -> bool:
+        """Writers have come, all of them have left, and nothing is ready any more."""
+        memory = self._memory
+        return bool((memory.open_writers == 2).all()) and not bool((memory.status == READY).any())
+
+    def take(self) -> Item | None:
+        """The next item for this reader, or None if nothing is ready."""
+        memory = self._memory
+        with self._arena.lock(self._lock_name):
+            ready = np.flatnonzero((memory.status == READY) & self._mine())
+            if ready.size:
+                ready = ready[np.argsort(memory.ticket[ready])]
+                index = int(ready[0])
+                if not self._ordered or memory.ticket[index] == memory.next_taken[self._reader]:
+                    self._mark_taken(index)
+                    self._check_written(index)
+                    return Item(self, index)
+            memory.waiting_readers[self._reader] = 1
+        return None
+
+    def num_ready(self) -> int:
+        """Items that are ready: the depth of the queue."""
+        return int((self._memory.status == READY).sum())
+
+    def _mine(self) -> np.ndarray:
+        memory = self._memory
+        match self.spec.delivery:
+            case "any":
+                return memory.reader == -1
+            case "key":
+                return (memory.reader == -1) & (
+                    memory.writer % len(self.spec.readers) == self._reader
+                )
+            case "all":
+                taken = 1 << (self._reader + len(self.spec.readers))
+                return ((memory.pending & (1 << self._reader)) != 0) & (
+                    (memory.pending & taken) == 0
+                )
+
+    def _mark_taken(self, index: int) -> None:
+        memory = self._memory
+        memory.next_taken[self._reader] = memory.ticket[index] + 1
+        if self.spec.delivery == "all":
+            memory.pending[index] |= 1 << (self._reader + len(self.spec.readers))
+        else:
+            memory.reader[index] = self._reader
+
+    def _check_written(self, index: int) -> None:
+        item = self._memory.items[index]
+        length = int(self._memory.length[index])
+        if (item.policy_version[:length][item.acted[:length]] < 0).any():
+            writer = self.spec.writers[int(self._memory.writer[index])]
+            raise StreamError(
+                f"stream {self.spec.name!r}: slot {index} was committed by {writer} with steps that "
+                "were never written. The writer must fill every tick before it commits."
+            )
+
+    def _release(self, index: int) -> None:
+        memory = self._memory
+        with self._arena.lock(self._lock_name):
+            memory.taken[self._reader] += 1
+            self._free(index, self._reader)
+            waiting = np.flatnonzero(memory.waiting_writers)
+            memory.waiting_writers[waiting] = 0
+        for writer in waiting:
+            self._arena.ring(self.spec.writers[writer])
+
+    def acknowledge(self, count: int) -> None:
+        """Counts released items as consumed, after the update that used them."""
+        self._memory.consumed[self._reader] += count
+
+    def _free(self, index: int, reader: int) -> None:
+        memory = self._memory
+        if self.spec.delivery == "all":
+            bits = (1 << reader) | (1 << (reader + len(self.spec.readers)))
+            memory.pending[index] &= ~bits
+            everyone = (1 << len(self.spec.readers)) - 1
+            if memory.pending[index] & everyone:
+                return
+        memory.status[index] = FREE
+
+    def close(self) -> None:
+        """Leaves: writers of a stream that nobody reads see it closed."""
+        self._memory.open_readers[self._reader] = 2
+        for writer in self.spec.writers:
+            self._arena.ring(writer)
+
+
+def create_sample(spec: SampleSpec, arena: Arena) -> None:
+    """Reserves the stream's memory and marks every slot unwritten."""
+    memory = _Memory(spec, arena)
+    for item in memory.items:
+        mark_unwritten(to_tree(item))
+        item.policy_version.fill(-1)
+
+
+def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
+    """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost, and counted."""
+    memory = _Memory(spec, arena)
+    with arena.lock(f"sample/{spec.name}"):
+        held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
+        for index in held:
+            memory.returned[memory.num_returned[0]] = memory.ticket[index]
+            memory.num_returned[0] += 1
+        # Given back in the order in which they are handed out again: the oldest ticket last.
+        count = int(memory.num_returned[0])
+        memory.returned[:count] = np.sort(memory.returned[:count])[::-1]
+        memory.status[held] = FREE
+        memory.dropped[WRITER_DIED] += len(held)
+        memory.open_writers[writer] = 0
+        memory.waiting_writers[:] = 0
+    for process in spec.writers:
+        arena.ring(process)
+    return len(held)
+
+
+def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
+    """Frees the slots of a reader whose death is certain; what it had not released is dropped, and counted."""
+    memory = _Memory(spec, arena)
+    source = SampleSource(spec, arena, reader)
+    with arena.lock(f"sample/{spec.name}"):
+        if spec.delivery == "all":
+            taken = 1 << (reader + len(spec.readers))
+            held = np.flatnonzero((memory.status == READY) & ((memory.pending & taken) != 0))
+        else:
+            held = np.flatnonzero((memory.status == READY) & (memory.reader == reader))
+        for index in held:
+            source._free(int(index), reader)
+        # What it had copied out and not finished with died with it.
+        lost = len(held) + int(memory.taken[reader] - memory.consumed[reader])
+        memory.taken[reader] = memory.consumed[reader]
+        memory.dropped[READER_DIED] += lost
+        memory.num_lost[0] += lost
+        memory.open_readers[reader] = 0
+        memory.waiting_writers[:] = 0
+    for process in spec.writers:
+        arena.ring(process)
+    return lost
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Where every item of a stream went."""
+
+    produced: int
+    consumed: int
+    dropped: dict[str, int]
+    in_flight: int
+    """Committed, and neither consumed nor dropped: in a slot, or in a reader's hands."""
+
+
+def ledger(spec: SampleSpec, arena: Arena) -> Ledger:
+    """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in flight."""
+    memory = _Memory(spec, arena)
+    with arena.lock(f"sample/{spec.name}"):
+        return Ledger(
+            produced=int(memory.produced.sum()),
+            consumed=int(memory.consumed.sum()),
+            dropped=dict(zip(DROP_REASONS, memory.dropped.tolist(), strict=True)),
+            in_flight=int((memory.status == READY).sum() + (memory.taken - memory.consumed).sum()),
+        )

@@ -1,0 +1,69 @@
+"""Settings of the workers that compute with torch; apart, so that reading settings does not import it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from srl.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceConfig:
+    """How policy workers batch requests."""
+
+    count: int = 1
+    """Policy workers in the `shared` layout; in `inline` each actor has its own."""
+    device: str = ""
+    """Where they compute; empty takes the trainer's device."""
+    threads: int = 1
+    """Torch threads of each policy worker."""
+    min_rows: int = 1
+    """Waits for this many rows before it answers, but no longer than `max_wait_microseconds`."""
+    max_wait_microseconds: int = 1000
+    """The longest that a request waits for others to join it."""
+    max_rows: int = 0
+    """Answers at most this many rows at once; 0 answers all that have arrived."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 1), ("threads", 1), ("min_rows", 1), ("max_rows", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"inference.{name}: expected at least {least}, got {getattr(self, name)}."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """Where and how a trainer computes."""
+
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes cuda when there is one."""
+    threads: int = 1
+    """Torch threads of each trainer."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ConfigError(f"trainer.threads: expected at least 1, got {self.threads}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorConfig:
+    """Evaluation beside training; off by default."""
+
+    count: int = 0
+    """Evaluators; 0 switches evaluation off."""
+    episodes: int = 10
+    """Episodes of one evaluation."""
+    envs: int = 4
+    """Environments that it plays them in."""
+    every_seconds: float = 10.0
+    """Time between the starts of two evaluations."""
+    explore: float = 0.0
+    """0 plays greedily, 1 samples from the policy as training does."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 0), ("episodes", 1), ("envs", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"evaluator.{name}: expected at least {least}, got {getattr(self, name)}."
+                )

@@ -1,0 +1,222 @@
+"""What a worker is told: its part of the plan, as plain values that travel as JSON, and the ends it gets from it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.data.spec import AgentSpec, EnvSpec
+from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
+from srl.resolve import resolve
+from srl.services.board import BoardRow
+from srl.services.metrics_client import MetricsClient
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.settings import convert
+from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec
+
+if TYPE_CHECKING:
+    from srl.algorithms.protocol import Algorithm
+    from srl.policies.protocol import Policy
+
+Carrier = Literal["inline", "shm"]
+
+
+class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy, wherever it is needed."""
+
+    name: str
+    mode: Literal["train", "frozen", "random"]
+    agents: tuple[str, ...]
+    agent: AgentSpec
+    policy_class: str
+    network: dict[str, Any]
+    algorithm_class: str
+    algorithm: dict[str, Any]
+    parameters: ParameterSpec
+
+
+class InferencePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance of an inference stream; `inline` ones are private to a process."""
+
+    policy: str
+    carrier: Carrier
+    clients: tuple[str, ...]
+    """Workers, in the order of `spec.clients`."""
+    servers: tuple[str, ...]
+    spec: InferenceSpec
+
+
+class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample stream."""
+
+    policy: str
+    carrier: Carrier
+    writers: tuple[str, ...]
+    """Workers, in the order of `spec.writers`."""
+    readers: tuple[str, ...]
+    spec: SampleSpec
+
+
+class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker."""
+
+    name: str
+    group: str
+    index: int
+    kind: str
+    process: str
+    serves: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    trains: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+    restarts: bool = True
+    threads: int = 1
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that every process needs to know."""
+
+    experiment: dict[str, Any]
+    """The settled experiment as plain values."""
+    env_spec: EnvSpec
+    lanes: dict[str, tuple[str, ...]]
+    envs_per_group: int
+    num_groups: int
+    """Groups in each actor."""
+    device: str
+    policies: dict[str, PolicyPlan]
+    inference: dict[str, InferencePlan]
+    samples: dict[str, SamplePlan]
+    workers: tuple[WorkerPlan, ...]
+
+    @property
+    def processes(self) -> dict[str, list[WorkerPlan]]:
+        """Workers by process, in the order in which they are stepped."""
+        found: dict[str, list[WorkerPlan]] = {}
+        for worker in self.workers:
+            found.setdefault(worker.process, []).append(worker)
+        return found
+
+
+@dataclass
+class Context:
+    """What a worker is built from: its plan, and ways to get the ends of its streams and services."""
+
+    plan: Plan
+    worker: WorkerPlan
+    row: BoardRow
+    metrics: MetricsClient
+    shared: Arena
+    """Where everything lies that crosses processes."""
+    local: Arena
+    """Where everything lies that does not."""
+    run_dir: Path
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.worker.name
+
+    @property
+    def seed(self) -> int:
+        """A seed of its own for each worker, from the experiment's."""
+        entropy = [int(self.plan.experiment["seed"]), zlib.crc32(self.name.encode())]
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+    def settings(self, part: str, kind: type) -> Any:
+        """One part of the experiment's settings, typed."""
+        return convert(self.plan.experiment[part], kind, part)
+
+    # -- environments ----------------------------------------------------------------------------
+
+    def env_group(
+        self, num_envs: int, *, lanes: Lanes | None = None, render: bool = False
+    ) -> EnvGroup:
+        """A group of the experiment's environments; its calls show on the board."""
+        from srl.envs.registry import make_group
+
+        row = self.row
+        on_call: OnCall = lambda call, index: row.enter(call, index)  # type: ignore[arg-type] # noqa: E731
+        return make_group(
+            self.settings("env", EnvConfig),
+            num_envs=num_envs,
+            lanes=self.plan.lanes if lanes is None else lanes,
+            on_call=on_call,
+            render=render,
+        )
+
+    # -- streams -----------------------------------------------------------------------------------
+
+    def _arena(self, carrier: Carrier) -> Arena:
+        match carrier:
+            case "inline":
+                return self.local
+            case "shm":
+                return self.shared
+
+    def inference_client(self, policy: str) -> InferenceClient:
+        """This worker's asking end of a policy's inference stream."""
+        plan = next(
+            p for p in self.plan.inference.values() if p.policy == policy and self.name in p.clients
+        )
+        return InferenceClient(plan.spec, self._arena(plan.carrier), plan.clients.index(self.name))
+
+    def inference_server(self, policy: str) -> InferenceServer:
+        """This worker's answering end of a policy's inference stream."""
+        plan = next(
+            p for p in self.plan.inference.values() if p.policy == policy and self.name in p.servers
+        )
+        return InferenceServer(plan.spec, self._arena(plan.carrier), plan.servers.index(self.name))
+
+    def sample_sink(self, stream: str) -> SampleSink:
+        """This worker's writing end of a sample stream."""
+        plan = self.plan.samples[stream]
+        return SampleSink(plan.spec, self._arena(plan.carrier), plan.writers.index(self.name))
+
+    def sample_source(self, stream: str) -> SampleSource:
+        """This worker's reading end of a sample stream."""
+        plan = self.plan.samples[stream]
+        return SampleSource(plan.spec, self._arena(plan.carrier), plan.readers.index(self.name))
+
+    # -- policies ----------------------------------------------------------------------------------
+
+    def parameter_reader(self, policy: str) -> ParameterReader:
+        """The weights of a policy, to follow."""
+        return ParameterReader(self.plan.policies[policy].parameters, self.shared)
+
+    def parameter_writer(self, policy: str) -> ParameterWriter:
+        """The weights of a policy, to publish."""
+        return ParameterWriter(self.plan.policies[policy].parameters, self.shared)
+
+    def make_policy(self, policy: str) -> Policy:
+        """A policy with its first weights, the same in every process."""
+        return build_policy(self.plan.policies[policy], int(self.plan.experiment["seed"]))
+
+    def make_algorithm(self, policy: str) -> Algorithm:
+        """The algorithm that trains a policy, on the plan's device."""
+        plan = self.plan.policies[policy]
+        kind = resolve(plan.algorithm_class)
+        config = convert(plan.algorithm, kind.Config, "algorithm")
+        module = self.make_policy(policy).to(self.plan.device)
+        return kind(module, config, device=self.plan.device, seed=self.seed)  # type: ignore[no-any-return]
+
+
+def build_policy(plan: PolicyPlan, seed: int) -> Policy:
+    """A policy as the plan says, seeded."""
+    import torch
+
+    kind = resolve(plan.policy_class)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed * 1_000_003 + zlib.crc32(plan.name.encode()))
+        policy: Policy = kind(plan.agent, convert(plan.network, kind.Config, "network"))
+    return policy

@@ -1,0 +1,197 @@
+"""The loop that every worker runs in, written once.
+
+A worker's `step()` never blocks: it makes progress, or names what it waits for. `Host` steps the workers of one
+process in a fixed order, and sleeps on the process's bell when none of them can go on. All workers of an experiment
+in one host are the `serial` launcher; an actor and a policy in one host are the `inline` layout.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from srl.data.tree import Tree
+from srl.services.board import WAITS, Board, BoardRow
+from srl.workers.wiring import Context
+
+
+class Progress(Enum):
+    """A step did something, or will never do anything again."""
+
+    MADE = "made"
+    DONE = "done"
+
+
+MADE, DONE = Progress.MADE, Progress.DONE
+
+
+class Wait:
+    """A step could do nothing until the named end has something for it, or until the timeout."""
+
+    __slots__ = ("field", "name", "timeout_seconds")
+
+    def __init__(self, name: str, timeout_seconds: float = 1.0) -> None:
+        self.name = name
+        self.field = f"wait_{name if name in WAITS else 'other'}"
+        self.timeout_seconds = timeout_seconds
+
+
+class Worker(ABC):
+    """One part of the dataflow."""
+
+    name: str
+    """Unique in the experiment: "actor/3"."""
+    row: BoardRow
+    """Its heartbeat, timers and counters."""
+    in_every_checkpoint = False
+    """Whether every checkpoint has this worker's state, or only exact ones (of the serial launcher)."""
+
+    @classmethod
+    @abstractmethod
+    def build(cls, context: Context) -> Worker:
+        """Makes the worker from its part of the plan, in the process it will run in."""
+
+    @abstractmethod
+    def step(self) -> Progress | Wait:
+        """Does one piece of work and never blocks. Long work looks at `stopping` now and then."""
+
+    def stopping(self) -> bool:
+        """Whether the run stops: a host puts the board's answer here."""
+        return False
+
+    def state(self, exact: bool) -> Tree:
+        """What `restore` needs; if `exact`, to go on as if nothing had happened. None: nothing to keep."""
+        return None
+
+    @property
+    def restorable(self) -> bool:
+        """Whether an exact `state` can be had now."""
+        return True
+
+    def weights(self) -> dict[str, dict[str, np.ndarray]]:
+        """Weights that belong into a checkpoint, by policy name."""
+        return {}
+
+    def restore(self, state: Tree) -> None:
+        """Goes on from `state`."""
+
+    def close(self) -> None:
+        """Closes the ends of its streams and frees what it holds. Called once, also after an error."""
+
+
+class Waiter(Protocol):
+    """What a host sleeps on."""
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Returns when there may be something to do."""
+        ...
+
+
+class Host:
+    """Steps the workers of one process until they are done or told to stop."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        board: Board,
+        bell: Waiter,
+        on_checkpoint: Callable[[Worker, int], None],
+    ) -> None:
+        self.workers = list(workers)
+        self._board = board
+        self._bell = bell
+        self._on_checkpoint = on_checkpoint
+        self._checkpoint_seen = board.checkpoint
+        self._idle: dict[str, tuple[Wait, int]] = {}
+        self._done: set[str] = set()
+        self._last_cpu_ns = time.process_time_ns()
+        for worker in self.workers:
+            worker.stopping = lambda: board.stop  # type: ignore[method-assign]
+
+    @property
+    def done(self) -> bool:
+        """No worker has anything left to do."""
+        return len(self._done) == len(self.workers)
+
+    def run(self) -> None:
+        """The loop of a worker process."""
+        for worker in self.workers:
+            worker.row.enter("running")
+        while not self._board.stop and not self.done:
+            wait = self.round()
+            if wait is not None:
+                for worker in self.workers:
+                    worker.row.enter("waiting")
+                self._bell.wait(wait)
+                for worker in self.workers:
+                    worker.row.enter("running")
+            if self._board.checkpoint != self._checkpoint_seen:
+                self.checkpoint()
+        self.finish()
+
+    def round(self) -> float | None:
+        """Steps every worker once; returns None if any got on, else how long all may sleep."""
+        progress = False
+        timeout = 1.0
+        for worker in self.workers:
+            if worker.name in self._done:
+                continue
+            row = worker.row
+            start = time.perf_counter_ns()
+            waited = self._idle.pop(worker.name, None)
+            if waited is not None:
+                row.add(waited[0].field, start - waited[1])
+            result = worker.step()
+            end = time.perf_counter_ns()
+            if result is MADE:
+                row.add("busy_ns", end - start)
+                progress = True
+            elif result is DONE:
+                self._done.add(worker.name)
+                row.enter("finished")
+                progress = True
+            else:
+                assert isinstance(result, Wait)
+                self._idle[worker.name] = (result, start)
+                timeout = min(timeout, result.timeout_seconds)
+            row.beat()
+        self._count_cpu()
+        return None if progress else timeout
+
+    def waiting(self) -> dict[str, str]:
+        """What each idle worker waits for; for the message when nothing gets on."""
+        return {name: wait.name for name, (wait, _) in self._idle.items()}
+
+    def checkpoint(self) -> None:
+        """Writes the workers' parts of the checkpoint that the board asks for."""
+        number = self._checkpoint_seen = self._board.checkpoint
+        for worker in self.workers:
+            self._on_checkpoint(worker, number)
+            worker.row.set("checkpoint", number)
+
+    def finish(self) -> None:
+        """Writes the last checkpoint's parts, if one is asked for."""
+        if self._board.checkpoint != self._checkpoint_seen:
+            self.checkpoint()
+
+    def close(self) -> None:
+        """Closes every worker, each even if another one fails to."""
+        errors = []
+        for worker in self.workers:
+            try:
+                worker.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _count_cpu(self) -> None:
+        # The process's time is counted once, for its first worker: the others share the process.
+        now = time.process_time_ns()
+        self.workers[0].row.add("cpu_ns", now - self._last_cpu_ns)
+        self._last_cpu_ns = now
