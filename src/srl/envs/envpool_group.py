@@ -99,17 +99,17 @@ class EnvPoolGroup(VectorGroup):
         seeds = [(seed + i) % 2**31 for i in range(self.num_envs)]
         self._vector = self._call(
             "make",
-            lambda: _quiet(
-                lambda: self._envpool.make(
-                    self._name,
-                    env_type="gymnasium",
-                    num_envs=self.num_envs,
-                    seed=seeds,
-                    **self._args,
-                )
-            ),
+            lambda: _quiet(lambda: self._make_pool(seeds)),
         )
         return self._start(None)
+
+    def _make_pool(self, seeds: list[int]) -> Any:
+        pool = self._envpool.make(
+            self._name, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._args
+        )
+        # The pool keeps its spaces once they were read; the first reading is what warns.
+        _ = pool.observation_space, pool.action_space
+        return pool
 
     def _shown(self, obs: Any) -> Any:
         return obs[:, 0] if self._drop_axis else obs
@@ -154,5 +154,5 @@ def _settings(spec: Any) -> list[str]:
 def _quiet(call: Any) -> Any:
     """EnvPool's float64 bounds make Gymnasium warn about precision, which nobody can act on."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*precision lowered.*")
+        warnings.simplefilter("ignore", UserWarning)
         return call()

@@ -227,13 +227,7 @@ class GymGroup:
 
     def render(self, index: int) -> np.ndarray:
         """A picture of one environment."""
-        picture = self._envs[index].render()
-        if not isinstance(picture, np.ndarray):
-            raise EnvError(
-                f"render: expected uint8[height,width,3], got {type(picture).__name__}, from "
-                f"environment {index}. Support render_mode='rgb_array'."
-            )
-        return picture
+        return picture_of(self._envs[index], index)
 
     def state(self) -> Tree | None:
         """Every environment's exact state, or None where they offer none."""
@@ -265,3 +259,14 @@ def env_raised(error: Exception, index: int, call: str) -> EnvError:
         f"{which} raised {type(error).__name__} in {call}(): {text}. "
         "The traceback above is the environment's own; `srl check` tries it alone."
     )
+
+
+def picture_of(env: Any, index: int) -> np.ndarray:
+    """What an environment draws, if that is a picture."""
+    picture = env.render()
+    if not isinstance(picture, np.ndarray):
+        raise EnvError(
+            f"render: expected uint8[height,width,3], got {type(picture).__name__}, from "
+            f"environment {index}. Support render_mode='rgb_array'."
+        )
+    return picture

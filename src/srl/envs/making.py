@@ -128,7 +128,7 @@ def make_vector(config: EnvConfig, spec: GymnasiumSpec, num_envs: int, render: b
     )
 
 
-def user_factory(config: EnvConfig) -> Factory:
+def user_factory(config: EnvConfig, render: bool) -> Factory:
     """The class or function that an import path names, called once per environment."""
     thing = resolve(config.id)
     if not callable(thing):
@@ -136,10 +136,10 @@ def user_factory(config: EnvConfig) -> Factory:
             f"env {config.id!r}: expected a class or function that makes an environment, got "
             f"{type(thing).__name__}."
         )
-    return _UserFactory(thing, config)
+    return _UserFactory(thing, config, render)
 
 
-def pettingzoo_factory(config: EnvConfig, name: str) -> Factory:
+def pettingzoo_factory(config: EnvConfig, name: str, render: bool) -> Factory:
     """A PettingZoo module's `parallel_env`, or its `env` where it has no parallel form."""
     try:
         import pettingzoo  # noqa: F401
@@ -148,7 +148,7 @@ def pettingzoo_factory(config: EnvConfig, name: str) -> Factory:
     module = _pettingzoo_module(config, name)
     for attribute in ("parallel_env", "env"):
         if hasattr(module, attribute):
-            return _UserFactory(getattr(module, attribute), config)
+            return _UserFactory(getattr(module, attribute), config, render)
     raise ConfigError(
         f"env {config.id!r}: expected a module with parallel_env or env, got neither."
     )
@@ -174,12 +174,16 @@ def _pettingzoo_module(config: EnvConfig, name: str) -> Any:
 class _UserFactory:
     """A user's class or function with the arguments from the settings."""
 
-    def __init__(self, thing: Any, config: EnvConfig) -> None:
+    def __init__(self, thing: Any, config: EnvConfig, render: bool) -> None:
         self.thing = thing
         self.config = config
+        self.render = render
 
     def __call__(self, index: int) -> Any:
-        return _call(lambda: self.thing(**self.config.args), self.config, self.thing)
+        args = dict(self.config.args)
+        if self.render and "render_mode" in _parameters(self.thing, or_any=True):
+            args["render_mode"] = "rgb_array"
+        return _call(lambda: self.thing(**args), self.config, self.thing)
 
 
 def makes_vector(factory: Factory) -> Callable[[int, bool], Any] | None:
@@ -233,11 +237,15 @@ def limits_itself(env: Any, steps: int) -> bool:
     return False
 
 
-def _parameters(thing: Any) -> dict[str, inspect.Parameter]:
+def _parameters(thing: Any, or_any: bool = False) -> dict[str, inspect.Parameter]:
+    """What a class or function takes; with `or_any`, `**kwargs` counts as taking `render_mode`."""
     try:
-        return dict(inspect.signature(thing).parameters)
+        found = dict(inspect.signature(thing).parameters)
     except (TypeError, ValueError):
         return {}
+    if or_any and any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values()):
+        found["render_mode"] = inspect.Parameter("render_mode", inspect.Parameter.KEYWORD_ONLY)
+    return found
 
 
 def _call(make: Callable[[], Any], config: EnvConfig, thing: Any = None) -> Any:

@@ -71,9 +71,9 @@ def _build(
 
         return EnvPoolGroup(config, rest, num_envs, lanes, on_call, render)
     if prefix == "pettingzoo":
-        factory: Any = making.pettingzoo_factory(config, rest)
+        factory: Any = making.pettingzoo_factory(config, rest, render)
     elif ":" in config.id and not making.is_gymnasium_id(rest):
-        factory = making.user_factory(config)
+        factory = making.user_factory(config, render)
     else:
         return _gymnasium(config, num_envs, lanes, on_call, render)
     return _grouped(factory, config, num_envs, lanes, on_call, render)

@@ -17,6 +17,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 
 from srl.envs.atari import StickyActions
+from srl.envs.memory import MaskedVelocities
 from srl.errors import CheckpointError
 
 _COUNTERS: dict[type, tuple[str, ...]] = {
@@ -32,6 +33,7 @@ _STATELESS = (
     wrappers.TransformObservation,
     wrappers.TransformReward,
     wrappers.TransformAction,
+    MaskedVelocities,
 )
 """Wrappers (with what derives from them) that keep nothing between steps."""
 

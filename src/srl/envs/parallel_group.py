@@ -1,0 +1,179 @@
+"""PettingZoo parallel environments: all agents that are in the game act at every tick.
+
+Agents come and go: one that appears opens an episode of its own, one that is done shows its final
+observation and is then not alive. The environment resets in the tick after its last agent is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from srl.data.records import EnvStep
+from srl.data.tree import Tree
+from srl.envs.buffers import env_error
+from srl.envs.gym_group import env_raised, picture_of
+from srl.envs.protocol import Lanes, OnCall
+from srl.envs.team import Team, may_have_masks, team_spec
+from srl.errors import EnvError
+
+
+class ParallelGroup:
+    """Copies of a PettingZoo ParallelEnv. Returned arrays are written again each tick."""
+
+    def __init__(
+        self,
+        envs: list[Any],
+        lanes: Lanes | None,
+        on_call: OnCall,
+        *,
+        max_episode_steps: int = 0,
+    ) -> None:
+        self._envs = envs
+        self._on_call = on_call
+        self._limit = max_episode_steps
+        self.num_envs = len(envs)
+        infos = self._reset_env(0, seed=0)[1] if may_have_masks(envs[0]) else None
+        self.spec = team_spec(envs[0], first_infos=infos, turn_based=False)
+        self._team = Team(envs[0], self.spec, lanes, self.num_envs)
+        self.lanes = self._team.lanes
+        self._names = {str(agent): agent for agent in envs[0].possible_agents}
+        self._playing: list[list[str]] = [[] for _ in envs]
+        self._gone: list[set[str]] = [set() for _ in envs]
+        self._elapsed = [0] * self.num_envs
+
+    def reset(self, seed: int) -> dict[str, EnvStep]:
+        """Starts an episode in every environment; environment i is seeded with `seed + i`."""
+        self._team.begin_tick()
+        for index in range(self.num_envs):
+            self._start(index, seed + index)
+        return self._team.steps("reset")
+
+    def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
+        """Steps every environment once; those without players reset instead."""
+        team = self._team
+        batches = team.env_actions(actions)
+        team.begin_tick()
+        for index in range(self.num_envs):
+            if not self._playing[index]:
+                self._start(index, None)
+                continue
+            chosen = {self._names[a]: batches[a][index] for a in self._playing[index]}
+            self._on_call("step", index)
+            try:
+                result = self._envs[index].step(chosen)
+                obs, rewards, terminations, truncations, infos = result
+            except Exception as error:
+                raise env_raised(error, index, "step") from error
+            self._elapsed[index] += 1
+            self._read(index, obs, rewards, terminations, truncations, infos)
+            team.write_state(index, self._envs[index])
+        return team.steps("step")
+
+    def _start(self, index: int, seed: int | None) -> None:
+        obs, infos = self._reset_env(index, seed)
+        env, team = self._envs[index], self._team
+        team.begin_episode(index)
+        self._gone[index].clear()
+        self._elapsed[index] = 0
+        self._playing[index] = [str(agent) for agent in env.agents]
+        if not env.agents:
+            raise env_error(
+                "agents: expected at least one after a reset, got none",
+                index,
+                "reset",
+                "Fill `agents` in reset().",
+            )
+        for agent in env.agents:
+            if agent not in obs:
+                raise _missing(agent, index, "reset")
+            team.enter(index, str(agent), obs[agent], infos.get(agent, {}), "reset")
+            team.take_turn(index, str(agent))
+        team.write_state(index, env)
+
+    def _reset_env(self, index: int, seed: int | None) -> tuple[Any, Any]:
+        self._on_call("reset", index)
+        try:
+            obs, infos = self._envs[index].reset(seed=seed)
+        except Exception as error:
+            raise env_raised(error, index, "reset") from error
+        return obs, infos
+
+    def _read(
+        self,
+        index: int,
+        obs: Mapping[Any, Any],
+        rewards: Mapping[Any, Any],
+        terminations: Mapping[Any, Any],
+        truncations: Mapping[Any, Any],
+        infos: Mapping[Any, Any],
+    ) -> None:
+        team, gone = self._team, self._gone[index]
+        out_of_time = bool(self._limit) and self._elapsed[index] >= self._limit
+        for name in gone:
+            team.leave(index, name)
+        playing = []
+        for name in self._playing[index]:
+            agent = self._names[name]
+            terminated = terminations.get(agent, False)
+            done = terminated or truncations.get(agent, False)
+            if agent in obs:
+                team.show(index, name, obs[agent], infos.get(agent, {}), "step")
+            elif not done:
+                # A final observation may be left out, and then the last one stands in for it.
+                raise _missing(agent, index, "step")
+            team.earn(index, name, rewards.get(agent, 0.0))
+            if done or out_of_time:
+                team.finish(index, name, terminated=terminated)
+                gone.add(name)
+            else:
+                team.take_turn(index, name)
+                playing.append(name)
+        if not out_of_time:
+            playing += self._newcomers(index, obs, infos)
+        self._playing[index] = playing
+        if not playing:
+            team.read_metrics(index, infos)
+
+    def _newcomers(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> list[str]:
+        known = self._gone[index].union(self._playing[index])
+        found = []
+        for agent in self._envs[index].agents:
+            name = str(agent)
+            if name in known:
+                continue
+            if agent not in obs:
+                raise _missing(agent, index, "step")
+            self._team.enter(index, name, obs[agent], infos.get(agent, {}), "step")
+            self._team.take_turn(index, name)
+            found.append(name)
+        return found
+
+    def render(self, index: int) -> np.ndarray:
+        """A picture of one environment."""
+        return picture_of(self._envs[index], index)
+
+    def state(self) -> Tree | None:
+        """None: PettingZoo has no way to ask for it (its `state()` is a view, not all)."""
+        return None
+
+    def restore(self, state: Tree) -> dict[str, EnvStep]:
+        """Never called with a state, because there is none."""
+        raise EnvError("restore: PettingZoo environments have no states. Start from reset.")
+
+    def close(self) -> None:
+        """Closes all environments."""
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+
+def _missing(agent: Any, index: int, call: str) -> EnvError:
+    return env_error(
+        f"observations: expected one for {agent!r}, which is in the game, got none",
+        index,
+        call,
+        "Return an observation for each agent, also in the step in which it is done.",
+    )
