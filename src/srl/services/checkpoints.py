@@ -52,6 +52,7 @@ __all__ = [
     "CheckpointStore",
     "Manifest",
     "Part",
+    "open_checkpoint",
     "read_part",
     "read_weights",
     "weights_part",
@@ -243,7 +244,7 @@ class CheckpointStore:
         found = []
         for path in self._folders():
             with contextlib.suppress(CheckpointError):
-                found.append(_open(path))
+                found.append(open_checkpoint(path))
         return found
 
     def find(self, name: str) -> Checkpoint:
@@ -287,7 +288,7 @@ class CheckpointStore:
         notes: builtins.list[str] = []
         for path in reversed(self._folders()):
             try:
-                checkpoint = _open(path)
+                checkpoint = open_checkpoint(path)
                 problems = [verify_part(path, part) for part in checkpoint.manifest.parts.values()]
                 problem = next((text for text in problems if text), None)
             except CheckpointError as error:
@@ -334,7 +335,8 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _open(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint's manifest; its parts are not verified yet."""
     try:
         data = (path / MANIFEST_FILE).read_bytes()
         manifest = msgspec.json.decode(data, type=Manifest)

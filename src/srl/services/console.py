@@ -63,7 +63,7 @@ class Progress:
 
 
 class Display:
-    """Shows a run: a live panel on a terminal, a line every few seconds elsewhere, nothing if quiet.
+    """Shows a run: a live panel on a terminal, a line now and then elsewhere, nothing if quiet.
 
     `update` draws in the caller's thread and costs nothing while `due` says no.
     """
@@ -153,23 +153,117 @@ def panel(
     from rich.table import Table
     from rich.text import Text
 
-    numbers = Table.grid(padding=(0, 3))
-    for name, value in (
-        ("return", _value(snapshot.get("episode_return_mean"))),
-        ("eval", _value(snapshot.get("eval_return_mean"))),
-        ("steps/s", _number(snapshot.get("env_steps_per_second"))),
-        ("episodes", _number(snapshot.get("episodes", 0))),
-        ("version", _number(snapshot.get("policy_version", 0))),
-        ("age", _value(snapshot.get("policy_age_mean"))),
-    ):
-        if name != "eval" or value != "-":
-            numbers.add_column()
-            numbers.columns[-1]._cells.extend(
-                [Text(name, style="dim"), Text(value, style="bold cyan")]
-            )
+    shown = {
+        "return": _value(snapshot.get("episode_return_mean")),
+        "eval": _value(snapshot.get("eval_return_mean")),
+        "steps/s": _number(snapshot.get("env_steps_per_second")),
+        "episodes": _number(snapshot.get("episodes", 0)),
+        "version": _number(snapshot.get("policy_version", 0)),
+        "age": _value(snapshot.get("policy_age_mean")),
+    }
+    if "eval_return_mean" not in snapshot:
+        del shown["eval"]
+    numbers = Table.grid(padding=(0, 4))
+    numbers.add_row(*(Text(name, style="dim") for name in shown))
+    numbers.add_row(*(Text(value, style="bold cyan") for value in shown.values()))
     parts: list[RenderableType] = [_bar(snapshot, progress), Text(), numbers, Text()]
     workers = _workers(snapshot)
     if workers.row_count:
         parts += [workers, Text()]
     parts.append(Text.assemble(("limit  ", "dim"), bottleneck or "measuring"))
     return Panel(Group(*parts), title=Text(title, style="bold"), title_align="left", padding=(0, 1))
+
+
+def final_report(summary: Summary, run_dir: Path, plot: Path | None = None) -> str:
+    """The last words of a run: what was reached, how fast, what limited it, and where it is."""
+    head = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed"}[summary.status]
+    lines = [f"{head}: {summary.reason}" if summary.reason else head]
+    if summary.error:
+        lines.append(f"  error       {summary.error}")
+    reached = f"return {_value(summary.episode_return_mean)} (mean of the last episodes)"
+    if summary.eval_return_mean is not None:
+        reached += f", evaluation {_value(summary.eval_return_mean)}"
+    lines.append(f"  reached     {reached} after {_number(summary.episodes)} episodes")
+    lines.append(
+        f"  speed       {_number(summary.env_steps)} steps in {_clock(summary.seconds)}: "
+        f"{_number(summary.env_steps_per_second)} steps/s, "
+        f"policy version {_number(summary.policy_version)}, "
+        f"policy age {_value(summary.policy_age_mean)}"
+    )
+    for kind, worker in summary.workers.items():
+        shares = {"busy": worker.busy, **worker.waits}
+        text = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005)
+        lines.append(f"  {kind:<11} {text}")
+    lines.append(f"  bottleneck  {summary.bottleneck or 'not measured'}")
+    if summary.best_checkpoint is not None:
+        lines.append(f"  best        checkpoint {summary.best_checkpoint}")
+    lines.append(f"  run         {run_dir}")
+    if plot is not None:
+        lines.append(f"  plot        {plot}")
+    return "\n".join(lines)
+
+
+def _bar(snapshot: Mapping[str, float], progress: Progress) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    fraction, eta = progress.fraction(snapshot), progress.eta_seconds(snapshot)
+    texts = [_clock(snapshot.get("seconds", 0.0)), f"steps {_steps(snapshot, progress)}"]
+    if progress.until:
+        texts.append(progress.until.progress(snapshot))
+    line = Text("   ".join(texts))
+    if fraction is None:
+        return line
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(ratio=1)
+    row.add_column(no_wrap=True)
+    left = f"eta {_clock(eta)}" if eta is not None else ""
+    row.add_row(ProgressBar(total=1.0, completed=fraction), Text(f"{fraction:4.0%} {left}"))
+    return Group(row, line)
+
+
+def _workers(snapshot: Mapping[str, float]) -> Any:
+    """A row for each worker kind: busy, and what it waits for, longest first."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for key, busy in snapshot.items():
+        prefix, kind, what = (*key.split(".", 2), "", "")[:3]
+        if prefix != "workers" or what != "busy":
+            continue
+        start = f"workers.{kind}.wait."
+        waits = {k.removeprefix(start): v for k, v in snapshot.items() if k.startswith(start)}
+        text = ", ".join(
+            f"{name} {share:.0%}"
+            for name, share in sorted(waits.items(), key=lambda item: -item[1])
+            if share >= 0.01
+        )
+        bar = ProgressBar(total=1.0, completed=busy, width=16, complete_style="green")
+        waiting = Text(f"waits for {text}" if text else "", style="dim")
+        table.add_row(Text(kind), bar, Text(f"{busy:4.0%} busy"), waiting)
+    return table
+
+
+def _steps(snapshot: Mapping[str, float], progress: Progress) -> str:
+    steps = _number(snapshot.get("env_steps", 0))
+    return f"{steps}/{_number(progress.steps)}" if progress.steps else steps
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _value(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

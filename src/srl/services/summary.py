@@ -32,9 +32,7 @@ class Summary(msgspec.Struct, kw_only=True, frozen=True):
     """How a run went."""
 
     status: Status
-    """finished: reached its steps, seconds or until; stopped: asked to (Ctrl-C); failed: see
-    `error`.
-    """
+    """finished: it reached its goal; stopped: it was asked to (Ctrl-C); failed: see `error`."""
     reason: str = ""
     """Why it ended, in words."""
     env_steps: int = 0
