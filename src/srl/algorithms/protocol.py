@@ -16,7 +16,7 @@ from srl.policies.protocol import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What an algorithm wants of the fragments it is fed; the plan sizes the sample stream by it."""
+    """What fragments an algorithm wants; the plan sizes the sample stream by it."""
 
     length: int
     """Ticks of a fragment that a loss may see."""
@@ -24,13 +24,15 @@ class Sampling:
     state_every: int = 1
     cut: Literal["fixed", "episode"] = "fixed"
     max_policy_age: int | None = 1
-    """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is synchronous, None unbounded."""
+    """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is
+    synchronous, None unbounded."""
 
 
 class Algorithm(ABC):
     """Batch to newer weights. Knows gradients; knows nothing of streams, processes or versions.
 
-    Built as `AlgorithmClass(policy, config, device=..., seed=...)` in the trainer, and found by import path.
+    Built as `AlgorithmClass(policy, config, device=..., seed=...)` in the trainer, and found by
+    import path.
     """
 
     Config: ClassVar[type]
@@ -43,22 +45,23 @@ class Algorithm(ABC):
     def sampling(cls, config: Any) -> Sampling:
         """What fragments this algorithm wants, from its settings alone."""
 
-    @classmethod
+    @classmethod  # noqa: B027 (to have nothing to check is fine)
     def check(cls, config: Any, policy: Policy) -> None:
-        """Raises a ConfigError if the policy does not offer what this algorithm needs (extras, methods)."""
+        """Raises a ConfigError if the policy lacks what this algorithm needs (extras, methods)."""
 
     @abstractmethod
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         """One learner step as an iterator: None after each minibatch, and the TrainResult last.
 
-        `progress` runs from 0 to 1 over the experiment, for schedules. The trainer may drop the iterator between two
-        minibatches; it then calls `restore` with the state from before. Batch arrays stay valid while it runs.
+        `progress` runs from 0 to 1 over the experiment, for schedules. The trainer may drop the
+        iterator between two minibatches; it then calls `restore` with the state from before. Batch
+        arrays stay valid while it runs.
         """
 
     @abstractmethod
     def state(self) -> Tree:
-        """Optimizer, schedules, random states, normalisers that are not in the policy: nested dicts of numpy arrays
-        and plain values. The policy's weights are saved beside it by the trainer.
+        """Optimizer, schedules, random states, normalisers that are not in the policy: nested dicts
+        of numpy arrays and plain values. The policy's weights are saved beside it by the trainer.
         """
 
     @abstractmethod

@@ -10,8 +10,7 @@ ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The algorithm class behind a short name or an import path (`module:Class`,
-    `file.py:Class`)."""
+    """The algorithm behind a short name or an import path (`module:Class`, `file.py:Class`)."""
     if name not in ALGORITHMS and ":" not in name:
         raise ConfigError(f"algorithm: no algorithm is named {name!r}; {nearest(name, ALGORITHMS)}")
     found = resolve(ALGORITHMS.get(name, name))

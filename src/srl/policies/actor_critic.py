@@ -58,7 +58,8 @@ class ActorCriticConfig:
             )
         if self.activation not in ACTIVATIONS:
             raise ConfigError(
-                f"network.activation: expected one of {', '.join(ACTIVATIONS)}, got {self.activation!r}."
+                f"network.activation: expected one of {', '.join(ACTIVATIONS)}, "
+                f"got {self.activation!r}."
             )
         if self.recurrent not in ("none", "lstm", "gru"):
             raise ConfigError(
@@ -71,8 +72,8 @@ class ActorCriticConfig:
                 )
         if self.shared is False and self.recurrent != "none":
             raise ConfigError(
-                "network.shared: expected true or unset with network.recurrent (actor and critic read one "
-                "memory), got false."
+                "network.shared: expected true or unset with network.recurrent (actor "
+                "and critic read one memory), got false."
             )
 
 
@@ -91,8 +92,8 @@ class ActorCritic(Policy):
     """An actor and a critic, with or without memory, over nested observations and any action space.
 
     What an algorithm may use beside `act`: `unroll` with gradients, and two places for running
-    statistics,
-    `track_obs` and `track_returns`, which the learner feeds from the batches it consumes.
+    statistics, `track_obs` and `track_returns`, which the learner feeds from the batches it
+    consumes.
     """
 
     Config = ActorCriticConfig
@@ -153,19 +154,18 @@ class ActorCritic(Policy):
         """The distribution and the value at every tick of [T, B, ...], with gradients.
 
         `state` [B, ...] is what was fed in at the first tick. `active` [T, B] marks the ticks at
-        which the policy
-        was asked (acted or truncated): at others memory is held, and what is returned there means
-        nothing.
+        which the policy was asked (acted or truncated): at others memory is held, and what is
+        returned there means nothing.
         """
         ticks, rows = is_first.shape
         actor, critic = self._features({p: x.flatten(0, 1) for p, x in flatten(obs).items()})
         if self.core is not None:
             hidden, state = self.core.unroll(
-                actor.unflatten(0, (ticks, rows)), state, is_first, active
+                actor.reshape(ticks, rows, -1), state, is_first, active
             )
             actor = critic = hidden
         else:
-            actor, critic = actor.unflatten(0, (ticks, rows)), critic.unflatten(0, (ticks, rows))
+            actor, critic = actor.reshape(ticks, rows, -1), critic.reshape(ticks, rows, -1)
         return Unroll(self.action_head(actor, action_mask), self._value(critic), state)
 
     @property
@@ -191,7 +191,9 @@ class ActorCritic(Policy):
         self.return_norm.track(returns)
         new_mean, new_std = self.return_norm.mean, self.return_norm.std
         self.value_head.weight.mul_(old_std / new_std)
-        self.value_head.bias.copy_((self.value_head.bias * old_std + old_mean - new_mean) / new_std)
+        bias = self.value_head.bias
+        assert bias is not None
+        bias.copy_((bias * old_std + old_mean - new_mean) / new_std)
 
     def _make_encoder(self) -> Encoder:
         config = self.config

@@ -2,11 +2,9 @@
 caller.
 
 Every class answers the same questions: `sample`, `mode`, `log_prob`, `entropy` and `kl`. Parts of
-one action
-(the elements of a Box, the choices of a MultiDiscrete) are independent, so their log probabilities
-add up.
-`sample` takes a temperature per row: 1 samples, 0 is the mode, and what lies between is sharper
-than the policy.
+one action (the elements of a Box, the choices of a MultiDiscrete) are independent, so their log
+probabilities add up. `sample` takes a temperature per row: 1 samples, 0 is the mode, and what lies
+between is sharper than the policy.
 """
 
 from __future__ import annotations
@@ -101,10 +99,10 @@ class MultiCategorical(Distribution):
         if mask is not None:
             logits = logits.masked_fill(~mask, FORBIDDEN)
         if len(set(nvec)) == 1:
-            parts = logits.unflatten(-1, (len(nvec), nvec[0]))
+            parts = logits.reshape(*logits.shape[:-1], len(nvec), nvec[0])
         else:
             longest = max(nvec)
-            split = logits.split(list(nvec), -1)
+            split = torch.split(logits, list(nvec), -1)
             padded = [
                 F.pad(p, (0, longest - n), value=2 * FORBIDDEN)
                 for p, n in zip(split, nvec, strict=True)
@@ -143,7 +141,7 @@ class Bernoulli(Distribution):
     def __init__(self, logits: torch.Tensor, mask: torch.Tensor | None = None) -> None:
         both = torch.stack((torch.zeros_like(logits), logits), -1)
         self.parts = Categorical(
-            both, None if mask is None else mask.unflatten(-1, (logits.shape[-1], 2))
+            both, None if mask is None else mask.reshape(*mask.shape[:-1], -1, 2)
         )
 
     def sample(
@@ -175,8 +173,7 @@ class DiagGaussian(Distribution):
     *shape].
 
     Samples are not clipped to the bounds of the Box: the probability of what was drawn stays exact,
-    and the
-    environment's side does the clipping.
+    and the environment's side does the clipping.
     """
 
     def __init__(self, mean: torch.Tensor, log_std: torch.Tensor, num_axes: int = 1) -> None:

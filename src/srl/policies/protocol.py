@@ -23,7 +23,8 @@ class Act(NamedTuple):
 class Policy(nn.Module, ABC):
     """Observation to action. Parameters and buffers together are what a snapshot carries.
 
-    A policy is built as `PolicyClass(agent, config)` in every process that needs it, and found by import path.
+    A policy is built as `PolicyClass(agent, config)` in every process that needs it, and found by
+    import path.
     """
 
     Config: ClassVar[type]
@@ -49,7 +50,7 @@ class Policy(nn.Module, ABC):
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
     ) -> Act:
-        """Chooses actions for [rows, ...]; called without gradients. Zeroes `state` where `is_first`.
+        """Chooses actions for [rows, ...] without gradients; zeroes `state` where `is_first`.
 
         `explore` is float32 [rows]: 1 samples, 0 is greedy. All randomness comes from `generator`.
         """

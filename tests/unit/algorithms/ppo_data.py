@@ -65,21 +65,17 @@ class ToyWorld:
             t = tick % (length + 1)
             if t == 0:
                 secret = self.rng.integers(0, self.num_secrets, self.rows)
-            tree_map(lambda to, new: _put(to, tick, new), data.obs, self.observe(t, secret))
+            put(data.obs, tick, self.observe(t, secret))
             data.is_first[tick] = t == 0
             data.terminated[tick] = t == length
             data.alive[tick] = True
             data.acted[tick] = t < length
             every = self.spec.state_every
             if self.state is not None and tick % every == 0:
-                tree_map(
-                    lambda to, new: _put(to, tick // every, new.numpy()),
-                    data.policy_state,
-                    self.state,
-                )
+                put(data.policy_state, tick // every, self.state)
             if t == length:
                 continue
-            obs = tree_map(lambda leaf: torch.from_numpy(leaf[tick]), data.obs)
+            obs = at(data.obs, tick)
             first = torch.from_numpy(data.is_first[tick])
             with torch.inference_mode():
                 act = self.policy.act(
@@ -87,7 +83,7 @@ class ToyWorld:
                 )
             self.state = act.state
             data.action[tick] = act.action.numpy()
-            tree_map(lambda to, new: _put(to, tick, new.numpy()), data.extras, act.extras)
+            put(data.extras, tick, act.extras)
             data.reward[tick] = self.pay(t, secret, data.action[tick])
             paid.append(data.reward[tick].mean())
         wanted = SampleBatch(
@@ -107,5 +103,15 @@ def learn(algorithm: PPO, batch: SampleBatch, progress: float = 0.0) -> dict[str
     return result.metrics
 
 
-def _put(array: np.ndarray, index: Any, value: Any) -> None:
-    array[index] = value
+def put(target: Any, index: Any, value: Any) -> None:
+    """Writes a tree of arrays into a tree at an index of its first axis."""
+
+    def write(to: np.ndarray, new: Any) -> None:
+        to[index] = new
+
+    tree_map(write, target, value)
+
+
+def at(tree: Any, index: Any) -> Any:
+    """A tree at an index of its first axis, as tensors."""
+    return tree_map(lambda leaf: torch.from_numpy(leaf[index]), tree)

@@ -33,9 +33,8 @@ def gae(
     """Advantages of [T + 1, B] ticks, the last of which only bootstraps.
 
     Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
-    estimation", eq. 16.
-    Ticks without an action are bridged (see `bridging`): the result is that of the row without
-    them.
+    estimation", eq. 16. Ticks without an action are bridged (see `bridging`): the result is that of
+    the row without them.
     """
     check_same_shape(value=value, reward=reward)
     counts_t, inert_t, value_tp1 = bridge(value, acted, terminated, truncated)

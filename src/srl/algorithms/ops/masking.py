@@ -39,5 +39,6 @@ def check_same_shape(**tensors: torch.Tensor) -> None:
     for name, tensor in rest:
         if tensor.shape != wanted.shape:
             raise ValueError(
-                f"{name}: expected the shape of {first}, {list(wanted.shape)}, got {list(tensor.shape)}."
+                f"{name}: expected the shape of {first}, {list(wanted.shape)}, "
+                f"got {list(tensor.shape)}."
             )

@@ -28,8 +28,7 @@ class PPOConfig:
     gae_lambda: float = 0.95
     """Decay of the advantage trace: 0 is one-step, 1 is Monte Carlo."""
     clip: float = 0.2
-    """How far an action's probability may move from where it was sampled before its gradient
-    stops."""
+    """How far the probability of an action may move in one update before its gradient stops."""
     value_clip: float | None = None
     """How far (in units of reward) a value may move in one update before its gradient stops; unset:
     free."""
@@ -48,8 +47,7 @@ class PPOConfig:
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     clip_reward: Literal["sign"] | float | None = None
-    """`sign` learns from the sign of rewards, a number clips them to +- that; unset: as they
-    are."""
+    """`sign` learns from the sign of rewards, a number bounds them; unset: as they are."""
     use_vtrace: bool = False
     """V-trace targets instead of GAE: for data that is several policy versions old."""
     vtrace_rho_clip: float = 1.0
@@ -58,8 +56,7 @@ class PPOConfig:
     """V-trace: largest importance weight of the trace."""
     chunk_length: int = 0
     """Ticks that a policy with memory is trained through at once; divides rollout_length. 0: 16 if
-    that divides
-    it, else the whole rollout."""
+    that divides it, else the whole rollout."""
     burn_in: int = 0
     """Ticks that warm up the memory before each chunk, without gradient."""
     max_policy_age: int | None = 1

@@ -2,9 +2,8 @@
 it.
 
 Everything is addressed by one flat index, tick * B + row: a minibatch of a policy without memory is
-an index of
-shape [1, N], one of a policy with memory is [burn-in + chunk, n], and every leaf is gathered with
-it in one call.
+an index of shape [1, N], one of a policy with memory is [burn-in + chunk, n], and every leaf is
+gathered with it in one call.
 """
 
 from __future__ import annotations
@@ -16,11 +15,17 @@ import numpy as np
 import torch
 
 from srl.algorithms.ops.masking import normalized
+from srl.algorithms.ppo.transfer import to_device
 from srl.data.records import SampleBatch
 from srl.data.spec import ArraySpec
 from srl.data.stacking import stack_index
-from srl.data.tree import Tree, leaves, tree_map
+from srl.data.tree import Tree, tree_map
 from srl.policies.protocol import Policy
+
+_USED = (
+    *("obs", "is_first", "terminated", "truncated", "acted", "action", "reward"),
+    *("extras", "policy_state", "action_mask"),
+)
 
 
 @dataclass(slots=True)
@@ -63,20 +68,19 @@ class Rollout:
 
     def __init__(self, batch: SampleBatch, policy: Policy, device: torch.device) -> None:
         data = batch.data
-        to = lambda array: to_device(array, device)  # noqa: E731
         self.device = device
         self.burn_in, self.state_every = batch.burn_in, batch.state_every
         self.ticks, self.rows = data.acted.shape
-        self.stored_obs = tree_map(to, data.obs)
         self.specs = policy.agent.obs
-        self.is_first, self.acted = to(data.is_first), to(data.acted)
-        self.terminated, self.truncated = to(data.terminated), to(data.truncated)
+        moved = to_device({name: getattr(data, name) for name in _USED}, device)
+        self.stored_obs, self.policy_state = moved["obs"], moved["policy_state"]
+        self.is_first, self.acted = moved["is_first"], moved["acted"]
+        self.terminated, self.truncated = moved["terminated"], moved["truncated"]
+        self.reward, self.action = moved["reward"], moved["action"]
+        self.log_prob, self.value = moved["extras"]["log_prob"], moved["extras"]["value"]
+        self.action_mask: torch.Tensor | None = moved["action_mask"]
         self.active = (self.acted | self.truncated) & ~self.terminated
         self.all_active = bool(self.active.all())
-        self.reward, self.action = to(data.reward), to(data.action)
-        self.log_prob, self.value = to(data.extras["log_prob"]), to(data.extras["value"])
-        self.action_mask = None if data.action_mask is None else to(data.action_mask)
-        self.policy_state = tree_map(to, data.policy_state)
         counts = self.acted & ~(self.terminated | self.truncated)
         counts[: self.burn_in] = False
         counts[-1] = False
@@ -129,8 +133,7 @@ class Rollout:
             found = leaf.flatten(0, 1)[where]
             if active is not None:
                 # What was never written may be NaN, and NaN goes through a gradient of zero.
-                inactive = ~active.reshape(active.shape + (1,) * (found.dim() - active.dim()))
-                found = found.masked_fill_(inactive, 0)
+                found = zero_outside(active, found)
             return found
 
         return tree_map(gather, self.stored_obs, self.frame_index)
@@ -149,13 +152,13 @@ class Rollout:
         active = at(self.active, index)
         late = index[burn_in:]
         action = at(self.action, late)
-        valid = None
-        if chunked and not bool((valid := at(self.counts, late)).all()):
-            gone = ~valid.reshape(valid.shape + (1,) * (action.dim() - valid.dim()))
-            action = action.masked_fill_(gone, 0)
-            samples = late[valid]
-        else:
-            valid, samples = None, late.flatten()
+        valid: torch.Tensor | None = None
+        samples = late.flatten()
+        if chunked:
+            counted = at(self.counts, late)
+            if not bool(counted.all()):
+                valid, samples = counted, late[counted]
+                action = zero_outside(counted, action)
         advantage = at(self.advantage, samples)
         return Minibatch(
             obs=self.obs_at(index, active if chunked and not self.all_active else None),
@@ -174,14 +177,15 @@ class Rollout:
 
     def _sample_index(self) -> torch.Tensor:
         """The flat index of every sample that counts: [N]."""
-        return self.counts.flatten().nonzero().squeeze(1)
+        index: torch.Tensor = self.counts.flatten().nonzero().squeeze(1)
+        return index
 
     def _chunk_starts(self, chunk_ticks: int) -> torch.Tensor:
-        """The flat index of the first tick (of the burn-in) of every chunk that has samples:
-        [n]."""
-        loss_ticks = self.counts[self.burn_in : -1].unflatten(0, (-1, chunk_ticks))
+        """Where each chunk that has samples starts (with its burn-in), as a flat index: [n]."""
+        loss_ticks = self.counts[self.burn_in : -1].reshape(-1, chunk_ticks, self.rows)
         chunk, row = loss_ticks.any(1).nonzero(as_tuple=True)
-        return chunk * chunk_ticks * self.rows + row
+        starts: torch.Tensor = chunk * chunk_ticks * self.rows + row
+        return starts
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
         if spec.stack == 1:
@@ -190,16 +194,6 @@ class Rollout:
         return torch.from_numpy(index.reshape(-1, spec.stack)).to(self.device)
 
 
-def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array as a tensor: a view on a CPU, a copy through pinned memory on a GPU."""
-    if not array.flags.writeable:
-        array = array.copy()
-    tensor = torch.from_numpy(array)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
-
-
-def num_rows(obs: Tree) -> int:
-    """Rows of a tree of [rows, ...] leaves."""
-    return int(leaves(obs)[0].shape[0])
+def zero_outside(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """`x` [ticks, n, ...] with zeros where `mask` [ticks, n] is not set."""
+    return x.masked_fill(~mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim())), 0)

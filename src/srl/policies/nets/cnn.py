@@ -20,9 +20,8 @@ def image_layout(spec: ArraySpec) -> tuple[int, int, int, bool] | None:
     """(channels, height, width, channels last) of what a policy sees, or None if it is no image.
 
     One frame of rank 3 keeps its channels first or last, whichever of the two axes is shorter (last
-    on a tie).
-    Frames of rank 2 that are stacked, or rank 3 without a stack, are images; so are stacked frames
-    of rank 3.
+    on a tie). Frames of rank 2 that are stacked, or rank 3 without a stack, are images; so are
+    stacked frames of rank 3.
     """
     if spec.categories:
         return None

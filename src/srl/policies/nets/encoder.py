@@ -62,8 +62,9 @@ class Encoder(nn.Module):
         super().__init__()
         specs = flatten(obs)
         self.paths = list(specs)
-        self.leaves = nn.ModuleList(_leaf(spec, image_features) for spec in specs.values())
-        width = sum(int(leaf.num_outputs) for leaf in self.leaves)  # type: ignore[arg-type]
+        leaves = [_leaf(spec, image_features) for spec in specs.values()]
+        self.leaves = nn.ModuleList(leaves)
+        width = sum(leaf.num_outputs for leaf in leaves)
         only_images = all(isinstance(leaf, CNN) for leaf in self.leaves)
         self.mlp = MLP(width, () if only_images else hidden_sizes, activation)
         self.num_outputs = self.mlp.num_outputs
@@ -71,7 +72,8 @@ class Encoder(nn.Module):
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
         """A flat dict of [N, ...] leaves to [N, num_outputs]."""
         parts = [leaf(flat_obs[p]) for p, leaf in zip(self.paths, self.leaves, strict=True)]
-        return self.mlp(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+        features: torch.Tensor = self.mlp(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+        return features
 
 
 class ObsNorm(nn.Module):
@@ -101,7 +103,7 @@ def has_image(obs: Tree) -> bool:
     return any(image_layout(spec) is not None for spec in flatten(obs).values())
 
 
-def _leaf(spec: ArraySpec, image_features: int) -> nn.Module:
+def _leaf(spec: ArraySpec, image_features: int) -> OneHot | CNN | Vector:
     if spec.categories:
         return OneHot(spec)
     if image_layout(spec) is not None:

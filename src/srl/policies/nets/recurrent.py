@@ -30,8 +30,7 @@ class RecurrentCore(nn.Module):
 
     def step(self, x: torch.Tensor, state: State) -> State:
         """The state after one tick with features [B, n]; its "h" is the output."""
-        rnn = self.rnn
-        weights = (rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0)
+        weights: list[torch.Tensor] = self.rnn.all_weights[0]  # type: ignore[assignment]
         if len(self.keys) == 2:
             h, c = torch.lstm_cell(x, (state["h"], state["c"]), *weights)
             return {"h": h, "c": c}

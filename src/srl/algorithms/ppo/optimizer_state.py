@@ -10,7 +10,7 @@ from srl.data.tree import Tree
 from srl.errors import CheckpointError
 
 
-def adam_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree:
+def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree:
     """{parameter: {step, exp_avg, ...}}: tensors as arrays, single numbers as numbers."""
     return {
         name: {key: _plain(value) for key, value in optimizer.state[parameter].items()}
@@ -19,8 +19,8 @@ def adam_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree:
     }
 
 
-def restore_adam(optimizer: torch.optim.Optimizer, module: nn.Module, state: Tree) -> None:
-    """Puts back what `adam_state` took."""
+def restore_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, state: Tree) -> None:
+    """Puts back what `optimizer_state` took."""
     parameters = dict(module.named_parameters())
     optimizer.state.clear()
     for name, entries in state.items():
@@ -47,8 +47,8 @@ def _tensor(value: object, parameter: torch.Tensor, name: str) -> object:
     if isinstance(value, np.ndarray):
         if value.shape != tuple(parameter.shape):
             raise CheckpointError(
-                f"optimizer: expected {name} of shape {list(parameter.shape)}, got {list(value.shape)}. "
-                "Was network.* changed since the checkpoint?"
+                f"optimizer: expected {name} of shape {list(parameter.shape)}, "
+                f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
             )
         return torch.from_numpy(value.copy()).to(parameter.device)
     return value

@@ -1,0 +1,383 @@
+"""The learner's promises: masked steps change nothing, resuming is exact, NaN stops in time."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ppo_data import learn, trajectory_spec
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.learner import PPO
+from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.registry import find_algorithm
+from srl.data.codec import load_state, save_state
+from srl.data.records import SampleBatch
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.stacking import push_frame
+from srl.data.trajectory import to_tree
+from srl.data.tree import leaves, tree_map
+from srl.errors import CheckpointError, ConfigError, LearnError
+from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
+from srl.policies.random import RandomPolicy
+
+torch.set_num_threads(1)
+
+AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask=True)
+NETWORKS = {
+    "ff": {},
+    "normalised": {"normalize_obs": True, "normalize_returns": True},
+    "lstm": {"recurrent": "lstm", "recurrent_size": 8},
+}
+
+
+def make(network: dict[str, Any], **settings: Any) -> tuple[PPO, PPOConfig]:
+    torch.manual_seed(0)
+    config = PPOConfig(**{"rollout_length": 8, "chunk_length": 4, "epochs": 2, **settings})
+    policy = ActorCritic(AGENT, ActorCriticConfig(hidden_sizes=(8,), **network))
+    return PPO(policy, config, seed=3), config
+
+
+def random_batch(algorithm: PPO, seed: int = 0, rows: int = 6, inert: bool = True) -> SampleBatch:
+    """Ticks of all kinds in random order, under the episode rules."""
+    policy, rng = algorithm.policy, np.random.default_rng(seed)
+    assert isinstance(policy, ActorCritic)
+    spec = trajectory_spec(policy, algorithm.config, rows)
+    data = spec.allocate()
+    for array in leaves(to_tree(data)):
+        if array.dtype.kind == "f":
+            array[...] = rng.normal(size=array.shape)
+    data.action[...] = rng.integers(0, 4, data.action.shape)
+    data.extras["log_prob"][...] = -1.4 + 0.1 * rng.normal(size=data.acted.shape)
+    assert data.action_mask is not None
+    data.action_mask[...] = True
+    odds = [0.7, 0.1, 0.1, 0.1] if inert else [0.8, 0.1, 0.1, 0.0]
+    kind = rng.choice(4, data.acted.shape, p=odds)
+    data.acted[...] = kind == 0
+    data.terminated[...] = kind == 1
+    data.truncated[...] = kind == 2
+    data.alive[...] = kind != 3
+    data.is_first[1:] = (data.terminated | data.truncated)[:-1]
+    data.acted[-1] = True
+    data.terminated[-1] = data.truncated[-1] = False
+    return SampleBatch(
+        data=data,
+        item_ids=np.zeros(1, np.int64),
+        burn_in=spec.burn_in,
+        state_every=spec.state_every,
+    )
+
+
+def weights(algorithm: PPO) -> dict[str, torch.Tensor]:
+    return {key: x.clone() for key, x in algorithm.policy.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_what_is_masked_changes_nothing(name: str, vtrace: bool) -> None:
+    """Not even NaN, or actions that do not exist."""
+    outcomes = []
+    for spoil in (False, True):
+        algorithm, _ = make(NETWORKS[name], use_vtrace=vtrace)
+        for seed in range(2):
+            batch = random_batch(algorithm, seed)
+            data = batch.data
+            if spoil:
+                asked = (data.acted | data.truncated) & ~data.terminated
+                data.obs[~asked] = np.nan
+                data.extras["value"][~asked] = np.nan
+                data.action[~data.acted] = np.iinfo(np.int64).min
+                data.extras["log_prob"][~data.acted] = np.nan
+                data.action_mask[~asked] = False
+                data.reward[~data.acted] = np.nan
+                data.reward[-1] = np.nan
+                data.extras["log_prob"][-1] = np.nan if not vtrace else 0.0
+            metrics = learn(algorithm, batch)
+        outcomes.append((metrics, weights(algorithm)))
+    (metrics, plain), (spoiled_metrics, spoiled) = outcomes
+    assert metrics == spoiled_metrics
+    for key, weight in plain.items():
+        assert torch.equal(weight, spoiled[key]), key
+
+
+def test_burn_in_and_bootstrap_get_no_loss() -> None:
+    algorithm, config = make(NETWORKS["lstm"], burn_in=4)
+    batch = random_batch(algorithm, inert=False)
+    rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
+    assert batch.num_steps == int(rollout.counts.sum())
+    assert not rollout.counts[:4].any()
+    assert not rollout.counts[-1].any()
+    metrics = learn(algorithm, batch)
+    assert metrics["num_samples"] == batch.num_steps
+    assert config.state_every == 4
+
+
+def test_every_sample_is_seen_once_an_epoch() -> None:
+    for network in (NETWORKS["ff"], NETWORKS["lstm"]):
+        algorithm, config = make(network)
+        batch = random_batch(algorithm)
+        rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
+        marks = torch.arange(8 * 6, dtype=torch.float32).reshape(8, 6)
+        rollout.set_targets(marks, marks)
+        generator = torch.Generator().manual_seed(0)
+        parts = list(rollout.minibatches(4, config.chunk_ticks, generator, normalize=False))
+        assert len(parts) == 4
+        seen = torch.cat([part.target for part in parts])
+        assert sorted(seen.tolist()) == sorted(rollout.select(marks).tolist())
+
+
+def test_chunks_start_from_the_stored_state_after_their_burn_in() -> None:
+    algorithm, config = make(NETWORKS["lstm"], burn_in=4)
+    batch = random_batch(algorithm)
+    batch.data.policy_state["h"][...] = np.arange(4)[:, None, None]
+    rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
+    ticks = torch.arange(8.0)[:, None].expand(8, 6) // 4
+    # Targets are [12, 6] here: burn-in and loss ticks.
+    rollout.set_targets(*[torch.cat([torch.full((4, 6), -1.0), ticks])] * 2)
+    for part in rollout.minibatches(3, config.chunk_ticks, torch.Generator(), normalize=False):
+        # Chunk c starts at loss tick 4 c and warms up from the state 4 ticks before that.
+        chunk = part.state["h"][:, 0]
+        assert part.is_first.shape[0] == 8
+        counted = part.select(chunk.expand(4, -1))
+        assert torch.equal(part.target, counted)
+
+
+def test_frames_are_stacked_as_the_actor_saw_them() -> None:
+    agent = AgentSpec(obs={"f": ArraySpec(shape=(2,), stack=3)}, action=Discrete(2))
+    policy = ActorCritic(agent, ActorCriticConfig(hidden_sizes=(4,)))
+    config = PPOConfig(rollout_length=6)
+    rows = 2
+    spec = trajectory_spec(policy, config, rows)
+    data, rng = spec.allocate(), np.random.default_rng(0)
+    data.acted[...] = data.alive[...] = True
+    data.is_first[0] = data.is_first[3, 0] = True
+    live, seen = np.zeros((rows, 3, 2), np.float32), []
+    for t in range(7):
+        frame = rng.normal(size=(rows, 2)).astype(np.float32)
+        if t == 0:
+            data.obs["f"][:2] = frame
+        data.obs["f"][t + 2] = frame
+        push_frame(live, frame, data.is_first[t])
+        seen.append(live.copy())
+    batch = SampleBatch(data=data, item_ids=np.zeros(1, np.int64))
+    rollout = Rollout(batch, policy, torch.device("cpu"))
+    index = torch.arange(7)[:, None] * rows + torch.arange(rows)
+    found = rollout.obs_at(index, None)["f"]
+    np.testing.assert_array_equal(found, np.stack(seen))
+    frames, mask = rollout.frames()
+    np.testing.assert_array_equal(frames["f"], data.obs["f"][2:-1])
+    assert mask.shape == (6, rows)
+    learn(PPO(policy, config), batch)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_resuming_is_exact(name: str, tmp_path: Path) -> None:
+    algorithm, _ = make(NETWORKS[name], learning_rate_schedule="linear")
+    for seed in range(3):
+        learn(algorithm, random_batch(algorithm, seed), progress=seed / 6)
+    save_state(tmp_path / "state", algorithm.state())
+    saved = weights(algorithm)
+    again, _ = make(NETWORKS[name], learning_rate_schedule="linear")
+    again.policy.load_state_dict(saved)
+    again.restore(load_state(tmp_path / "state"))
+    for seed in range(3, 6):
+        batch = random_batch(algorithm, seed)
+        assert learn(algorithm, copy.deepcopy(batch), seed / 6) == learn(again, batch, seed / 6)
+    for key, weight in weights(algorithm).items():
+        assert torch.equal(weight, again.policy.state_dict()[key]), key
+
+
+def test_an_abandoned_update_can_be_taken_back() -> None:
+    algorithm, _ = make({})
+    learn(algorithm, random_batch(algorithm, 0))
+    state, before = algorithm.state(), weights(algorithm)
+    next(iter(algorithm.update(random_batch(algorithm, 1), 0.5)))
+    algorithm.restore(state)
+    algorithm.policy.load_state_dict(before)
+    expected = learn(algorithm, random_batch(algorithm, 1), 0.5)
+    algorithm.restore(state)
+    algorithm.policy.load_state_dict(before)
+    assert learn(algorithm, random_batch(algorithm, 1), 0.5) == expected
+
+
+@pytest.mark.parametrize("field", ["reward", "obs"])
+def test_nan_is_refused_before_the_weights_change(field: str) -> None:
+    algorithm, _ = make({})
+    batch, before = random_batch(algorithm), weights(algorithm)
+    getattr(batch.data, field)[batch.data.acted] = np.nan
+    with pytest.raises(
+        LearnError, match=r"update 0: expected a finite loss and gradient, got loss nan"
+    ):
+        learn(algorithm, batch)
+    for key, weight in weights(algorithm).items():
+        assert torch.equal(weight, before[key]), key
+    assert not algorithm.optimizer.state
+
+
+def test_first_minibatch_is_on_policy_with_normalised_observations() -> None:
+    """Statistics move after training, so that the rollout's log_probs stay those of the policy."""
+    algorithm, _ = make(NETWORKS["normalised"], epochs=1, minibatches=1)
+    learn(algorithm, random_batch(algorithm, 0))
+    batch = random_batch(algorithm, 1)
+    data, policy = batch.data, algorithm.policy
+    assert isinstance(policy, ActorCritic)
+    with torch.no_grad():
+        flags = [torch.from_numpy(x) for x in (data.is_first, data.acted)]
+        found = policy.unroll(torch.from_numpy(data.obs), None, *flags)
+        data.extras["log_prob"][...] = found.distribution.log_prob(torch.from_numpy(data.action))
+    assert learn(algorithm, batch)["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_metrics_and_minibatch_count() -> None:
+    algorithm, _ = make({})
+    *steps, result = algorithm.update(random_batch(algorithm), 0.25)
+    assert steps == [None] * 8
+    assert result is not None
+    expected = (
+        "policy_loss value_loss entropy approx_kl clip_fraction explained_variance grad_norm loss "
+        "learning_rate entropy_coefficient advantage_mean advantage_std return_mean epochs_done "
+        "num_samples"
+    )
+    assert set(result.metrics) == set(expected.split())
+    assert all(isinstance(value, float) and np.isfinite(value) for value in result.metrics.values())
+    assert result.metrics["epochs_done"] == 2
+
+
+def test_target_kl_stops_early() -> None:
+    algorithm, _ = make({}, target_kl=1e-9, learning_rate=1e-2)
+    assert learn(algorithm, random_batch(algorithm))["epochs_done"] == 1
+
+
+def test_schedules() -> None:
+    algorithm, _ = make(
+        {}, learning_rate_schedule="linear", learning_rate=0.1, entropy_coefficient_end=0.0
+    )
+    metrics = learn(algorithm, random_batch(algorithm), progress=0.75)
+    assert metrics["learning_rate"] == pytest.approx(0.025)
+    assert metrics["entropy_coefficient"] == pytest.approx(0.0025)
+
+
+def test_rewards_are_clipped_as_asked() -> None:
+    reward = torch.tensor([-3.0, 0.5, 0.0])
+    for bound, expected in ((None, [-3.0, 0.5, 0.0]), ("sign", [-1, 1, 0]), (1.5, [-1.5, 0.5, 0])):
+        algorithm, _ = make({}, clip_reward=bound)
+        assert algorithm.clipped_reward(reward).tolist() == expected
+
+
+def test_a_batch_without_actions_changes_nothing() -> None:
+    for network in NETWORKS.values():
+        algorithm, _ = make(network)
+        batch, before = random_batch(algorithm), weights(algorithm)
+        for flags in (batch.data.acted, batch.data.terminated, batch.data.truncated):
+            flags[...] = False
+        metrics = learn(algorithm, batch)
+        assert metrics["num_samples"] == 0
+        for key, weight in weights(algorithm).items():
+            assert torch.equal(weight, before[key]), key
+
+
+def test_value_clip_and_no_gradient_bound_run() -> None:
+    algorithm, _ = make(NETWORKS["normalised"], value_clip=0.2, max_grad_norm=None)
+    assert np.isfinite(learn(algorithm, random_batch(algorithm))["value_loss"])
+
+
+class Reinforce(PPO):
+    """An algorithm of one's own: another loss, and nothing else."""
+
+    def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        now = self.evaluate(minibatch)
+        policy_loss = -(now.log_prob * minibatch.advantage).mean()
+        return policy_loss + self.value_loss(now.value, minibatch), {
+            "policy_loss": policy_loss.detach()
+        }
+
+
+def test_an_own_loss_is_a_few_lines() -> None:
+    _, config = make({})
+    algorithm = Reinforce(make({})[0].policy, config)
+    metrics = learn(algorithm, random_batch(algorithm))
+    assert "policy_loss" in metrics
+    assert "approx_kl" not in metrics
+
+
+def test_policies_that_cannot_be_trained_are_refused() -> None:
+    policy = RandomPolicy(AGENT, RandomPolicy.Config())
+    with pytest.raises(
+        ConfigError, match="expects a policy with extras log_prob and value, got Random"
+    ):
+        PPO.check(PPOConfig(), policy)
+    policy.extras_spec = {"log_prob": ArraySpec(), "value": ArraySpec()}
+    with pytest.raises(ConfigError, match="a method `unroll`, got RandomPolicy without"):
+        PPO.check(PPOConfig(), policy)
+
+
+def test_a_checkpoint_of_another_network_is_refused() -> None:
+    algorithm, _ = make({})
+    learn(algorithm, random_batch(algorithm))
+    with pytest.raises(CheckpointError, match=r"Was network\.\* changed"):
+        make({"shared": True})[0].restore(algorithm.state())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rollout_length", 0),
+        ("epochs", 0),
+        ("minibatches", 0),
+        ("learning_rate", 0.0),
+        ("gamma", 1.5),
+        ("gae_lambda", -0.1),
+        ("clip", 0.0),
+        ("value_clip", 0.0),
+        ("max_grad_norm", -1.0),
+        ("target_kl", 0.0),
+        ("learning_rate_schedule", "cosine"),
+        ("clip_reward", "tanh"),
+        ("clip_reward", -1.0),
+        ("burn_in", -1),
+        ("chunk_length", 7),
+        ("chunk_length", -1),
+        ("max_policy_age", -1),
+        ("entropy_coefficient", -0.1),
+        ("entropy_coefficient_end", -1.0),
+        ("value_coefficient", -1.0),
+        ("adam_eps", 0.0),
+    ],
+)
+def test_wrong_settings_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^algorithm\.{name}: expected .*, got {value!r}\.$"):
+        PPOConfig(**{name: value})
+
+
+def test_sampling_follows_the_settings() -> None:
+    wanted = PPO.sampling(
+        PPOConfig(rollout_length=32, chunk_length=8, burn_in=4, max_policy_age=None)
+    )
+    assert (wanted.length, wanted.burn_in, wanted.state_every, wanted.max_policy_age) == (
+        32,
+        4,
+        4,
+        None,
+    )
+    assert PPOConfig().chunk_ticks == 16
+    assert PPOConfig(rollout_length=20).chunk_ticks == 20
+
+
+def test_algorithms_are_found_by_name_and_path() -> None:
+    assert find_algorithm("ppo") is PPO
+    assert find_algorithm("srl.algorithms.ppo.learner:PPO") is PPO
+    with pytest.raises(ConfigError, match="did you mean 'ppo'"):
+        find_algorithm("pppo")
+    with pytest.raises(ConfigError, match="expected a subclass"):
+        find_algorithm("srl.algorithms.registry:find_algorithm")
+
+
+def test_state_is_plain() -> None:
+    algorithm, _ = make({})
+    learn(algorithm, random_batch(algorithm))
+    kinds = {type(leaf) for leaf in leaves(tree_map(lambda x: x, algorithm.state()))}
+    assert kinds <= {np.ndarray, float, int}
