@@ -1,9 +1,9 @@
 """PettingZoo AEC environments: agents take turns, and a tick is one turn.
 
 In each tick only the selected agent has `turn`. Every reward comes out once, in the tick in which
-it was earned. An agent's final observation is shown in the tick in which it is done; the empty steps
-that PettingZoo asks of the dead are made here. All agents open their episode at the reset, also
-those whose first turn comes later; rows that are not on turn show what they saw last.
+it was earned. An agent's final observation is shown in the tick in which it is done; the empty
+steps that PettingZoo asks of the dead are made here. All agents open their episode at the reset,
+also those whose first turn comes later; rows that are not on turn show what they saw last.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class CueRecall(gymnasium.Env[np.ndarray, np.int64]):  # type: ignore[misc]
     1 / num_cues. Observations are the cue one-hot (zeros while waiting), and whether it is time.
     """
 
-    metadata = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
     metrics = ("recalled",)
 
     def __init__(

@@ -180,10 +180,10 @@ class NanEnv(_Misbehaving):
         """Returns something that is no number."""
         obs, _reward, *ends = result
         if self.what == "reward":
-            return obs, self.value, *ends  # type: ignore[return-value]
+            return obs, self.value, *ends
         obs = obs.copy()
         obs[1] = self.value
-        return obs, 0.0, *ends  # type: ignore[return-value]
+        return obs, 0.0, *ends
 
 
 class BadShapeEnv(_Misbehaving):
@@ -197,7 +197,7 @@ class BadShapeEnv(_Misbehaving):
 
     def misbehave(self, result: _Step) -> _Step:
         """Returns the wrong array."""
-        return np.zeros(self.shape, self.dtype), *result[1:]  # type: ignore[return-value]
+        return np.zeros(self.shape, self.dtype), *result[1:]
 
 
 class SlowEnv(ScriptedEnv):

@@ -158,11 +158,12 @@ class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
             reward = int(self._random.integers(-9, 10))
             self.rewards[player] = reward
             self.paid[-1][player] += reward
-        place = self.agents.index(agent)
-        self.agent_selection = self.agents[(place + 1) % len(self.agents)]
         if self._turn >= self._early_done and "early" in self.agents:
             self.terminations["early"] = True
         if self._turn == self._length:
             self.truncations.update(dict.fromkeys(self.agents, True))
+        order = self.agents[self.agents.index(agent) + 1 :] + self.agents
+        alive = [a for a in order if not self.terminations[a] and not self.truncations[a]]
+        self.agent_selection = (alive or order)[0]
         self._accumulate_rewards()
         self._deads_step_first()
