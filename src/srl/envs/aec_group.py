@@ -100,13 +100,14 @@ class AecGroup:
         while self._playing[index] and self._is_dead(env, env.agent_selection):
             self._call(index, "step", lambda: env.step(None))
             self._bury(index, env)
-        if self._limit and self._elapsed[index] >= self._limit:
+        out_of_time = bool(self._limit) and self._elapsed[index] >= self._limit
+        if out_of_time:
             for name in self._playing[index]:
                 self._show(index, env, name)
                 team.finish(index, name, terminated=False)
             self._playing[index] = []
         if not self._playing[index]:
-            team.read_metrics(index, infos)
+            team.read_metrics(index, infos, out_of_time=out_of_time)
             return
         self._welcome(index, env, "step")
         selected = str(env.agent_selection)

@@ -111,7 +111,7 @@ class GymGroup:
         step.truncated.fill(False)
         step.is_first.fill(True)
         step.turn.fill(True)
-        self._check_numbers(["reset"] * self.num_envs)
+        self._check_numbers("reset", [])
         return {self._lane: step}
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
@@ -140,7 +140,7 @@ class GymGroup:
                         step.terminated[index] = terminated
                         step.truncated[index] = truncated and not terminated
                         if step.metrics is not None:
-                            self._read_metrics(index, info)
+                            self._read_metrics(index, info, bool(terminated))
                 write(index, obs, info)
         except EnvError:
             raise
@@ -150,7 +150,7 @@ class GymGroup:
             raise env_raised(error, index, call) from error
         self._write_rewards(rewards)
         np.logical_not(final, out=step.turn)
-        self._check_numbers(["reset" if first else "step" for first in step.is_first])
+        self._check_numbers("step", rewards)
         return {self._lane: step}
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
@@ -189,17 +189,18 @@ class GymGroup:
         else:
             write_mask(mask, index, value)
 
-    def _read_metrics(self, index: int, info: dict[str, Any]) -> None:
+    def _read_metrics(self, index: int, info: dict[str, Any], terminated: bool) -> None:
+        """A time limit set from outside ends episodes that the environment sees go on: NaN then."""
         assert self._step.metrics is not None
         for name, values in self._step.metrics.items():
-            if name not in info:
+            if name not in info and terminated:
                 raise env_error(
                     f"info[{name!r}]: expected a number at the end of the episode, got no such key",
                     index,
                     "step",
                     "Add it to info at the final step, or remove it from the `metrics` attribute.",
                 )
-            values[index] = info[name]
+            values[index] = info.get(name, np.nan)
 
     def _write_rewards(self, rewards: list[Any]) -> None:
         try:
@@ -213,16 +214,18 @@ class GymGroup:
                     ) from None
             raise
 
-    def _check_numbers(self, calls: list[str]) -> None:
+    def _check_numbers(self, call: str, rewards: list[Any]) -> None:
         broken = self._obs.broken_row()
         if broken is not None:
             index, problem = broken
-            raise env_error(problem, index, calls[index], FIX_NUMBERS)
+            raise env_error(
+                problem, index, "reset" if self._step.is_first[index] else call, FIX_NUMBERS
+            )
         reward = self._step.reward
         if not np.isfinite(reward).all():
             index = int(np.argmin(np.isfinite(reward)))
             raise env_error(
-                f"reward: expected a finite number, got {reward[index]}", index, "step", FIX_NUMBERS
+                f"reward: expected a finite number, got {rewards[index]}", index, call, FIX_NUMBERS
             )
 
     def render(self, index: int) -> np.ndarray:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -157,7 +158,10 @@ def pettingzoo_factory(config: EnvConfig, name: str, render: bool) -> Factory:
 def _pettingzoo_module(config: EnvConfig, name: str) -> Any:
     for path in (name, f"pettingzoo.{name}"):
         try:
-            return importlib.import_module(path)
+            with warnings.catch_warnings():
+                # PettingZoo prefers its new registry; the modules stay what its users know.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                return importlib.import_module(path)
         except ModuleNotFoundError as error:
             if error.name and (path == error.name or path.startswith(error.name + ".")):
                 continue

@@ -135,7 +135,7 @@ class ParallelGroup:
             playing += self._newcomers(index, obs, infos)
         self._playing[index] = playing
         if not playing:
-            team.read_metrics(index, infos)
+            team.read_metrics(index, infos, out_of_time=out_of_time)
 
     def _newcomers(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> list[str]:
         known = self._gone[index].union(self._playing[index])

@@ -131,7 +131,8 @@ def _grouped(
         return _group_of(made, config, lanes, on_call)
     except BaseException:
         for env in made:
-            env.close()
+            if hasattr(env, "close"):
+                env.close()
         raise
 
 

@@ -147,18 +147,23 @@ class Team:
         lane, row = self._row(index, agent)
         return bool(lane.step.terminated[row] or lane.step.truncated[row])
 
-    def read_metrics(self, index: int, infos: Mapping[Any, Mapping[str, Any]]) -> None:
-        """Reads the declared metrics from whichever agent's info has them."""
+    def read_metrics(
+        self, index: int, infos: Mapping[Any, Mapping[str, Any]], *, out_of_time: bool
+    ) -> None:
+        """Reads the declared metrics from whichever agent's info has them.
+
+        A time limit set from outside ends episodes that the environment sees go on: NaN then.
+        """
         for name, values in self._metrics.items():
             found = [info[name] for info in infos.values() if name in info]
-            if not found:
+            if not found and not out_of_time:
                 raise env_error(
                     f"info[{name!r}]: expected a number at the end of the episode, got none",
                     index,
                     "step",
                     "Add it to an agent's info, or remove it from the `metrics` attribute.",
                 )
-            values[index] = found[0]
+            values[index] = found[0] if found else np.nan
 
     def write_state(self, index: int, env: Any) -> None:
         """Reads the environment's global state, where it has one."""

@@ -1,0 +1,165 @@
+"""Ids, and what is said when one is wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playing import group_of, play
+
+from srl.envs.check import check_env
+from srl.envs.protocol import EnvConfig
+from srl.envs.registry import list_envs, probe
+from srl.errors import ConfigError, EnvError, MissingDependency
+
+
+@pytest.mark.parametrize(
+    ("id", "text"),
+    [
+        ("CartPole-v11", "'CartPole-v1'"),
+        ("CartPol-v1", "'CartPole-v1'"),
+        ("ALE/Pongg-v5", "'ALE/Pong-v5'"),
+        ("Nowhere/Pong-v5", "unknown environment"),
+        ("no_such_module:Env-v0", "no_such_module"),
+        ("no_such_module:Env", "no_such_module"),
+        ("no_such_file.py:Env", "no_such_file"),
+        ("srl.testing.envs:ScriptedEn", "ScriptedEnv"),
+        ("srl.testing.envs:np", "class or function"),
+        ("builtins:dict", "expected a gymnasium.Env"),
+        ("pettingzoo:classic.tictacto_v3", "classic.tictactoe_v3"),
+        ("pettingzoo:classic.leduc_holdem_v4", "rlcard"),
+    ],
+)
+def test_wrong_ids_are_answered_with_what_was_meant(id: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        probe(EnvConfig(id=id))
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "srl.testing.envs:ScriptedEnv", "ALE/Pong-v5"])
+def test_wrong_arguments_are_settings_errors(id: str) -> None:
+    with pytest.raises(ConfigError, match=r"env.args.*no_such_argument"):
+        probe(EnvConfig(id=id, args={"no_such_argument": 1}))
+
+
+def test_a_constructor_that_raises_is_named() -> None:
+    with pytest.raises(EnvError, match=r"ALE/Pong-v5.*while it was made"):
+        probe(EnvConfig(id="ALE/Pong-v5", args={"frame_skip": -1}))
+
+
+@pytest.mark.parametrize(
+    ("id", "module", "extra"),
+    [
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("envpool:Pong-v5", "envpool", "envpool"),
+        ("pettingzoo:classic.tictactoe_v3", "pettingzoo", "pettingzoo"),
+    ],
+)
+def test_missing_packages_are_named(id: str, module: str, extra: str, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependency, match=rf"srl\[{extra}\]"):
+        probe(EnvConfig(id=id))
+
+
+def test_a_file_is_an_environment_too(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from srl.testing.envs import ScriptedEnv\n"
+        "def make(longest):\n    return ScriptedEnv(max_length=longest)\n"
+    )
+    group = group_of(f"{file}:make", 2, args={"longest": 2})
+    assert len(play(group, 5)) == 6
+
+
+def test_atari_is_one_frame_stacked_by_the_system() -> None:
+    leaf = probe(EnvConfig(id="ALE/Pong-v5")).agents["agent"].obs
+    assert (leaf.shape, leaf.dtype, leaf.stack) == ((84, 84), "uint8", 4)
+    group = group_of("ALE/Pong-v5", 1, max_episode_steps=6)
+    played = play(group, 7)
+    assert [step["main"]["truncated"][0] for step in played] == [False] * 6 + [True, False]
+    group.close()
+
+
+def test_sticky_actions_repeat_as_often_as_the_id_says() -> None:
+    group = group_of("ALE/Pong-v5", 1)
+    group.reset(0)
+    sticky = group._envs[0].env
+    assert sticky.probability == 0.25
+    assert sticky.unwrapped.ale.getFloat("repeat_action_probability") == 0.0
+    kept = 0
+    for tick in range(2000):
+        sticky.step(tick % 2 + 2)
+        kept += sticky.last_action != tick % 2 + 2
+    # Two kinds of action alternate, so a repeat of a repeat looks like a fresh one.
+    assert 0.16 < kept / 2000 < 0.24
+    group.close()
+
+
+def test_the_list_holds_every_kind() -> None:
+    names = list_envs()
+    for name in ("CartPole-v1", "ALE/Pong-v5", "envpool:Pong-v5", "pettingzoo:mpe2.simple_tag_v3"):
+        assert name in names
+
+
+def test_nothing_here_imports_torch() -> None:
+    import subprocess
+
+    code = "import sys, srl.envs.registry, srl.envs.check; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("id", "args", "title", "level"),
+    [
+        ("CartPole-v1", {}, "exact state", "ok"),
+        ("CartPole-v1", {}, "seed", "ok"),
+        ("srl.testing.envs:NanEnv", {}, "protocol", "error"),
+        ("srl.testing.envs:CrashingEnv", {}, "protocol", "error"),
+        ("CartPol-v1", {}, "make", "error"),
+        ("pettingzoo:classic.tictactoe_v3", {}, "episode end", "ok"),
+        (f"{__name__}:Careless", {}, "seed", "error"),
+        (f"{__name__}:Careless", {}, "observations", "warning"),
+        (f"{__name__}:Careless", {}, "reward", "warning"),
+        (f"{__name__}:Forgetful", {}, "exact state", "error"),
+    ],
+)
+def test_check_finds(id: str, args: dict, title: str, level: str) -> None:
+    findings = {f.title: f for f in check_env(EnvConfig(id=id, args=args))}
+    assert findings[title].level == level
+    assert findings[title].fix or level == "ok"
+
+
+def test_cue_recall_needs_memory() -> None:
+    group = group_of("srl.envs.memory:CueRecall", 1, args={"num_cues": 3, "delay": 4})
+    steps = group.reset(0)["main"]
+    scores, cue = [], 0
+    for _ in range(300):
+        if steps.is_first[0]:
+            cue = int(np.argmax(steps.obs[0]))
+            assert steps.obs[0].sum() == 1
+        elif steps.turn[0]:
+            assert not steps.obs[0, :-1].any()
+        steps = group.step({"main": np.array([cue])})["main"]
+        if steps.terminated[0]:
+            scores.append(steps.reward[0])
+    assert scores
+    assert all(score == 1.0 for score in scores)
+
+
+from srl.testing.envs import ScriptedEnv  # noqa: E402
+
+
+class Careless(ScriptedEnv):
+    def reset(self, **options):
+        obs, info = super().reset(**options)
+        return obs.astype(np.float64) + np.random.rand(), info
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, np.array(reward), *rest
+
+
+class Forgetful(ScriptedEnv):
+    def state(self):
+        return {**super().state(), "time": 0}

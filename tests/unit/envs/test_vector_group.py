@@ -1,0 +1,157 @@
+"""Native vector environments and EnvPool keep the same rules as copies do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from playing import check_episode_rules, group_of, play, stacked
+
+from srl.envs.gym_group import GymGroup
+from srl.envs.vector_group import VectorGroup
+from srl.errors import ConfigError, EnvError
+from srl.testing.envs import CrashingEnv, ScriptedEnv
+
+
+def scripted_vector(num_envs: int, mode: str = "NEXT_STEP", mask: bool = False) -> Any:
+    vector = SyncVectorEnv(
+        [lambda: ScriptedEnv(mask=mask)] * num_envs, autoreset_mode=AutoresetMode[mode]
+    )
+    vector.metrics = ("episode",)
+    return vector
+
+
+def crashing_vector(num_envs: int) -> Any:
+    return SyncVectorEnv([CrashingEnv] * num_envs)
+
+
+HERE = f"{__name__}:scripted_vector"
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_a_vector_environment_equals_copies(mask: bool) -> None:
+    vector, copies = (
+        group_of(id, 3, args={"mask": mask}) for id in (HERE, "srl.testing.envs:ScriptedEnv")
+    )
+    assert isinstance(vector, VectorGroup)
+    assert vector.spec == copies.spec
+    ours, theirs = play(vector, 60), play(copies, 60)
+    check_episode_rules(ours)
+    for field in ("obs", "reward", "terminated", "truncated", "is_first", "turn", "alive"):
+        assert (stacked(ours, "main", field) == stacked(theirs, "main", field)).all(), field
+    for a, b in zip(ours, theirs, strict=True):
+        ended = a["main"]["terminated"] | a["main"]["truncated"]
+        assert (
+            a["main"]["metrics"]["episode"][ended] == b["main"]["metrics"]["episode"][ended]
+        ).all()
+
+
+@pytest.mark.parametrize("mode", ["SAME_STEP", "DISABLED"])
+def test_other_autoreset_modes_are_refused_with_the_reason(mode: str) -> None:
+    with pytest.raises(ConfigError, match=r"next-step autoreset.*NEXT_STEP"):
+        group_of(HERE, 2, args={"mode": mode})
+
+
+def test_a_crash_is_named() -> None:
+    with pytest.raises(EnvError, match=r"vector environment raised RuntimeError in step\(\)"):
+        play(group_of(f"{__name__}:crashing_vector", 2), 10)
+
+
+def test_auto_takes_the_native_cartpole_when_there_are_many() -> None:
+    assert isinstance(group_of("CartPole-v1", 2), GymGroup)
+    assert isinstance(group_of("CartPole-v1", 16), VectorGroup)
+    assert isinstance(group_of("CartPole-v1", 16, render=True), GymGroup)
+    with pytest.raises(ConfigError, match="Acrobot"):
+        group_of("Acrobot-v1", 2, backend="vector")
+
+
+def test_native_cartpole_moves_as_the_single_one_does() -> None:
+    group = group_of("CartPole-v1", 8, backend="vector", max_episode_steps=30)
+    played = play(group, 120)
+    check_episode_rules(played)
+    assert stacked(played, "main", "truncated").any()
+    assert stacked(played, "main", "terminated").any()
+    single = gymnasium.make("CartPole-v1").unwrapped
+    random = np.random.default_rng(0)
+    steps = group.reset(3)["main"]
+    for _ in range(60):
+        before = group._vector.state.copy()
+        goes_on = steps.turn.copy()
+        actions = random.integers(0, 2, 8)
+        steps = group.step({"main": actions})["main"]
+        for index in np.flatnonzero(goes_on):
+            single.reset()
+            single.state = before[:, index]
+            obs, reward, terminated, _, _ = single.step(int(actions[index]))
+            assert (obs == steps.obs[index]).all()
+            assert reward == steps.reward[index]
+            assert terminated == steps.terminated[index]
+
+
+def test_envpool_cartpole_moves_as_gymnasium_does() -> None:
+    pytest.importorskip("envpool")
+    group = group_of("envpool:CartPole-v1", 4, max_episode_steps=20)
+    played = play(group, 150)
+    check_episode_rules(played)
+    single = gymnasium.make("CartPole-v1").unwrapped
+    random = np.random.default_rng(0)
+    steps = group.reset(0)["main"]
+    ends = {"terminated": 0, "truncated": 0}
+    elapsed = np.zeros(4, int)
+    for _ in range(150):
+        before, goes_on = steps.obs.astype(np.float64), steps.turn.copy()
+        actions = random.integers(0, 2, 4)
+        steps = group.step({"main": actions})["main"]
+        elapsed = np.where(goes_on, elapsed + 1, 0)
+        for index in np.flatnonzero(goes_on):
+            single.reset()
+            single.state = before[index]
+            obs, reward, terminated, _, _ = single.step(int(actions[index]))
+            np.testing.assert_allclose(obs, steps.obs[index], atol=1e-5)
+            assert reward == steps.reward[index]
+            if elapsed[index] < 20:
+                assert terminated == steps.terminated[index]
+            else:
+                assert steps.terminated[index] | steps.truncated[index]
+        ends["terminated"] += int(steps.terminated.sum())
+        ends["truncated"] += int(steps.truncated.sum())
+    assert min(ends.values()) > 0
+    group.close()
+
+
+def test_envpool_seeds_decide_the_run() -> None:
+    pytest.importorskip("envpool")
+    group = group_of("envpool:CartPole-v1", 3)
+    once, again, other = play(group, 5, 1), play(group, 5, 1), play(group, 5, 2)
+    assert (stacked(once, "main", "obs") == stacked(again, "main", "obs")).all()
+    assert (stacked(once, "main", "obs")[0] != stacked(other, "main", "obs")[0]).any()
+    assert len(np.unique(once[0]["main"]["obs"][:, 0])) == 3
+    group.close()
+    group.close()
+
+
+def test_envpool_atari_is_one_raw_frame() -> None:
+    pytest.importorskip("envpool")
+    group = group_of("envpool:Pong-v5", 2, max_episode_steps=20)
+    leaf = group.spec.agents["agent"].obs
+    assert (leaf.shape, leaf.dtype, leaf.stack) == ((84, 84), "uint8", 4)
+    played = play(group, 45)
+    check_episode_rules(played)
+    assert np.flatnonzero(stacked(played, "main", "truncated")[:, 0]).tolist() == [20, 41]
+    assert group.state() is None
+    config = group._vector.spec.config
+    assert (config.stack_num, config.episodic_life, config.reward_clip) == (1, False, False)
+    group.close()
+
+
+def test_envpool_settings_that_do_not_exist_are_named() -> None:
+    pytest.importorskip("envpool")
+    with pytest.raises(ConfigError, match="did you mean"):
+        group_of("envpool:Pong-v5", 1, args={"nop_max": 3})
+    with pytest.raises(ConfigError, match="'Pong-v5'"):
+        group_of("envpool:Pong-v55", 1)
+    with pytest.raises(ConfigError, match="batch_size"):
+        group_of("envpool:Pong-v5", 2, args={"batch_size": 1})
