@@ -2,7 +2,8 @@
 
 EnvPool takes its seeds when a pool is made, so the pool is made by `reset(seed)`; the spec is known
 before. Atari frames travel one by one and are stacked by the system, as with ALE. Rewards are raw.
-Everything else is EnvPool's own default and can be set by `env.args`.
+Everything else is EnvPool's own default and can be set by `env.args`. An episode that terminates
+in the very step of its time limit is reported by EnvPool as truncated.
 """
 
 from __future__ import annotations

@@ -115,7 +115,8 @@ def test_envpool_cartpole_moves_as_gymnasium_does() -> None:
             if elapsed[index] < 20:
                 assert terminated == steps.terminated[index]
             else:
-                assert steps.terminated[index] | steps.truncated[index]
+                # EnvPool calls whatever ends in the last allowed step truncated.
+                assert steps.truncated[index]
         ends["terminated"] += int(steps.terminated.sum())
         ends["truncated"] += int(steps.truncated.sum())
     assert min(ends.values()) > 0
