@@ -257,8 +257,8 @@ class PPO(Algorithm):
         if not bool(torch.isfinite(loss.detach() + norm)):
             raise LearnError(
                 f"update {self.num_updates}: expected a finite loss and gradient, got loss "
-                f"{float(loss.detach()):.4g} and gradient norm {float(norm):.4g}. The weights are as before "
-                "this step. Look for NaN or huge numbers in observations and rewards "
+                f"{float(loss.detach()):.4g} and gradient norm {float(norm):.4g}. The weights are "
+                "as before this step. Look for NaN or huge numbers in observations and rewards "
                 "(network.normalize_obs, algorithm.clip_reward), or lower algorithm.learning_rate."
             )
         self.optimizer.step()

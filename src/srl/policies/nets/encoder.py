@@ -25,7 +25,8 @@ class Vector(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, ...] to [N, num_outputs]."""
-        x = x.reshape(x.shape[0], -1).float()
+        if x.dim() != 2 or x.dtype != torch.float32:  # The usual case is as it should be.
+            x = x.reshape(x.shape[0], -1).float()
         return x * self._scale if self._scale != 1.0 else x
 
 
