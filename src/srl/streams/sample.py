@@ -74,6 +74,7 @@ class _Memory:
             "returned": Shape((slots,), "int64"),
             "num_returned": Shape((1,), "int64"),
             "num_lost": Shape((1,), "int64"),
+            "base_version": Shape((1,), "int64"),
             "produced": Shape((len(spec.writers),), "int64"),
             "taken": Shape((max(1, len(spec.readers)),), "int64"),
             "consumed": Shape((max(1, len(spec.readers)),), "int64"),
@@ -107,6 +108,7 @@ class _Memory:
     returned: np.ndarray
     """Tickets that dead writers gave back, to be handed out again."""
     num_returned: np.ndarray
+    base_version: np.ndarray
     num_lost: np.ndarray
     """Items that never came out: they do not count towards the batches to come."""
     produced: np.ndarray
@@ -194,7 +196,7 @@ class SampleSink:
         if self.spec.max_policy_age is None:
             return 0
         batch = (ticket - int(self._memory.num_lost[0])) // self.spec.items_per_batch
-        return max(0, self.spec.base_version + batch - self.spec.max_policy_age)
+        return max(0, int(self._memory.base_version[0]) + batch - self.spec.max_policy_age)
 
     def _commit(self, index: int, length: int, num_env_steps: int) -> None:
         memory = self._memory
@@ -344,6 +346,7 @@ class SampleSource:
 def create_sample(spec: SampleSpec, arena: Arena) -> None:
     """Reserves the stream's memory and marks every slot unwritten."""
     memory = _Memory(spec, arena)
+    memory.base_version[0] = spec.base_version
     for item in memory.items:
         mark_unwritten(to_tree(item))
         item.policy_version.fill(-1)

@@ -386,7 +386,7 @@ class ActorWorker(Worker):
             ],
         }
 
-    def restore(self, state: Tree) -> None:
+    def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
         self._next = state["next"]
         for group, saved in zip(self.groups, state["groups"], strict=True):

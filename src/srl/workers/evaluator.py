@@ -9,9 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-import torch
-
 from srl.envs.protocol import EnvGroup
 from srl.policies.protocol import Policy
 from srl.services.messages import Evaluation
@@ -19,7 +16,7 @@ from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader
 from srl.workers.configs import EvaluatorConfig
 from srl.workers.player import Player
-from srl.workers.wiring import Context
+from srl.workers.wiring import Context, load_weights
 from srl.workers.worker import MADE, Progress, Wait, Worker
 
 
@@ -88,9 +85,7 @@ class EvaluatorWorker(Worker):
         for name, reader in self._parameters.items():
             snapshot = reader.snapshot()
             self._versions[name] = snapshot.policy_version
-            with torch.no_grad():
-                for key, tensor in self._policies[name].state_dict().items():
-                    tensor.copy_(torch.from_numpy(np.ascontiguousarray(snapshot.weights[key])))
+            load_weights(self._policies[name], snapshot.weights, name)
         self._rounds += 1
         self._player = Player(
             self._envs,

@@ -162,7 +162,7 @@ class PolicyWorker(Worker):
         """The random states; weights come from the parameter service."""
         return {served.name: served.generator.get_state().numpy() for served in self._served}
 
-    def restore(self, state: Tree) -> None:
+    def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
         for served in self._served:
             served.generator.set_state(torch.from_numpy(state[served.name].copy()))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import torch
 
 from srl.algorithms.protocol import Algorithm
 from srl.data.batching import BatchBuilder
@@ -23,7 +22,7 @@ from srl.services.messages import Update
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterWriter
 from srl.streams.sample import SampleSource
-from srl.workers.wiring import Context
+from srl.workers.wiring import Context, load_weights
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
 
 
@@ -168,19 +167,13 @@ class TrainerWorker(Worker):
         tensors = self._algorithm.policy.state_dict()
         return {self.policy_name: {name: t.detach().cpu().numpy() for name, t in tensors.items()}}
 
-    def load_weights(self, weights: dict[str, np.ndarray]) -> None:
-        """Replaces the policy's parameters and buffers."""
-        with torch.no_grad():
-            for name, tensor in self._algorithm.policy.state_dict().items():
-                tensor.copy_(torch.from_numpy(np.ascontiguousarray(weights[name])))
-
     def _learner_state(self) -> Tree:
         weights = self.weights()[self.policy_name]
         copies = {name: np.array(array, copy=True) for name, array in weights.items()}
         return {"weights": copies, "algorithm": self._algorithm.state()}
 
     def _load_learner(self, state: Tree) -> None:
-        self.load_weights(state["weights"])
+        load_weights(self._algorithm.policy, state["weights"], self.policy_name)
         self._algorithm.restore(state["algorithm"])
 
     def state(self, exact: bool) -> Tree:
@@ -194,13 +187,13 @@ class TrainerWorker(Worker):
             "training": self._training.state() if exact else None,
         }
 
-    def restore(self, state: Tree) -> None:
+    def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
         self.version = state["version"]
         self.env_steps = state["env_steps"]
         self.agent_steps = state["agent_steps"]
         self._load_learner(state["learner"])
-        if state["filling"] is not None:
+        if exact:
             self._filling.restore(state["filling"])
             self._training.restore(state["training"])
             self._published = True

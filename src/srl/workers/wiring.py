@@ -11,8 +11,10 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
+from srl.data.codec import load_state
 from srl.data.spec import AgentSpec, EnvSpec
 from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
+from srl.errors import CheckpointError
 from srl.resolve import resolve
 from srl.services.board import BoardRow
 from srl.services.metrics_client import MetricsClient
@@ -40,6 +42,8 @@ class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_class: str
     algorithm: dict[str, Any]
     parameters: ParameterSpec
+    weights: str = ""
+    """File of weights that it starts with; empty starts with fresh ones."""
 
 
 class InferencePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,4 +223,24 @@ def build_policy(plan: PolicyPlan, seed: int) -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed * 1_000_003 + zlib.crc32(plan.name.encode()))
         policy: Policy = kind(plan.agent, convert(plan.network, kind.Config, "network"))
+    if plan.weights:
+        load_weights(policy, load_state(Path(plan.weights)), plan.name)
     return policy
+
+
+def load_weights(policy: Policy, weights: dict[str, np.ndarray], name: str) -> None:
+    """Replaces a policy's parameters and buffers; both sides must have the same ones."""
+    import torch
+
+    tensors = policy.state_dict()
+    for key in sorted(set(tensors) | set(weights)):
+        expected = tuple(tensors[key].shape) if key in tensors else None
+        got = weights[key].shape if key in weights else None
+        if expected != got:
+            raise CheckpointError(
+                f"weights of policy {name!r}: {key}: expected shape {expected}, got {got}. "
+                "They belong to another network or environment."
+            )
+    with torch.no_grad():
+        for key, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(weights[key])))

@@ -77,7 +77,7 @@ class Worker(ABC):
         """Weights that belong into a checkpoint, by policy name."""
         return {}
 
-    def restore(self, state: Tree) -> None:
+    def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
 
     def close(self) -> None:
@@ -92,6 +92,13 @@ class Waiter(Protocol):
         ...
 
 
+class Current:
+    """Which worker of a process is at work, so that an error can name it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Host:
     """Steps the workers of one process until they are done or told to stop."""
 
@@ -101,11 +108,13 @@ class Host:
         board: Board,
         bell: Waiter,
         on_checkpoint: Callable[[Worker, int], None],
+        current: Current,
     ) -> None:
         self.workers = list(workers)
         self._board = board
         self._bell = bell
         self._on_checkpoint = on_checkpoint
+        self._current = current
         self._checkpoint_seen = board.checkpoint
         self._idle: dict[str, tuple[Wait, int]] = {}
         self._done: set[str] = set()
@@ -142,6 +151,7 @@ class Host:
             if worker.name in self._done:
                 continue
             row = worker.row
+            self._current.name = worker.name
             start = time.perf_counter_ns()
             waited = self._idle.pop(worker.name, None)
             if waited is not None:

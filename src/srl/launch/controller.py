@@ -1,0 +1,274 @@
+"""The controller: watches over a run, whatever launches it.
+
+It takes in what workers report, decides when the run is over, asks for checkpoints, shows progress, and writes the
+summary. It never touches the data that flows between workers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.envs.protocol import EnvConfig
+from srl.errors import EnvError
+from srl.experiment import Experiment
+from srl.services.board import COUNTERS, WAITS, Board
+from srl.services.bottleneck import Diagnosis, Machine, WorkerTimes, diagnose
+from srl.services.checkpoints import (
+    Checkpoint,
+    CheckpointStore,
+    Manifest,
+    read_part,
+    weights_part,
+    write_part,
+)
+from srl.services.console import Display, Progress
+from srl.services.metrics import Collector
+from srl.services.summary import Summary, summarise, write_summary
+from srl.services.until import parse_until
+from srl.workers.wiring import Plan
+
+COLLECTOR_PART = "collector"
+_POLL_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run is over."""
+
+    status: Literal["finished", "stopped", "failed"]
+    reason: str
+
+
+class Controller:
+    """One run, from the outside."""
+
+    def __init__(
+        self,
+        *,
+        experiment: Experiment,
+        plan: Plan,
+        run_dir: Path,
+        arena: Arena,
+        store: CheckpointStore,
+        fixed_weights: dict[str, dict[str, np.ndarray]],
+        cores: int,
+        quiet: bool,
+    ) -> None:
+        self.experiment = experiment
+        self.plan = plan
+        self.run_dir = run_dir
+        self.store = store
+        self.board = Board(arena, tuple(worker.name for worker in plan.workers))
+        self.collector = Collector(run_dir, experiment.logging)
+        self.ending: Ending | None = None
+        self._until = parse_until(experiment.until) if experiment.until else None
+        self._display = Display(
+            experiment.name,
+            Progress(experiment.steps or None, experiment.seconds or None, self._until),
+            quiet=quiet,
+        )
+        self._fixed_weights = fixed_weights
+        self._cores = cores
+        self._trainers = [worker for worker in plan.workers if worker.trains]
+        self._started = time.monotonic()
+        self._seconds_before = 0.0
+        self._next_poll_ns = 0
+        self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
+        self._next_check = 0.0
+        self._diagnosis: Diagnosis | None = None
+        self.checkpoint_number = 0
+        self.last_checkpoint: Checkpoint | None = None
+
+    # -- progress --------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps consumed by the trainer that is furthest behind."""
+        rows = [self.board.rows[worker.name] for worker in self._trainers]
+        return min((row.get("count_env_steps") for row in rows), default=0)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on counting where a checkpoint left off."""
+        self._seconds_before = checkpoint.manifest.seconds
+        self.collector.restore(read_part(checkpoint, COLLECTOR_PART))
+        self.last_checkpoint = checkpoint
+
+    def poll(self) -> None:
+        """Looks at goals, metrics and the screen; cheap enough to call at every turn of a loop."""
+        self._check_steps()
+        now_ns = time.monotonic_ns()
+        if now_ns < self._next_poll_ns:
+            return
+        self._next_poll_ns = now_ns + _POLL_NS
+        now = now_ns / 1e9
+        self._check_goals()
+        self._check_timeouts(now)
+        while self.collector.notes:
+            self._display.note(self.collector.notes.popleft())
+        self.collector.observe(self.times())
+        self.collector.tick(now)
+        if self._display.due(now):
+            self._diagnosis = self.diagnose()
+            self._display.update(self.collector.snapshot(), self._diagnosis.text, now)
+
+    def _check_steps(self) -> None:
+        limit = self.experiment.steps
+        if self.ending is None and limit and self.env_steps >= limit:
+            self.ending = Ending("finished", f"trained on {self.env_steps:,} steps")
+
+    def _check_goals(self) -> None:
+        if self.ending is not None:
+            return
+        if self.experiment.seconds and self.seconds >= self.experiment.seconds:
+            self.ending = Ending("finished", f"trained for {self.seconds:.0f} s")
+        self.check_until()
+
+    def check_until(self) -> None:
+        """Ends the run if its condition holds."""
+        if self.ending is None and self._until is not None:
+            snapshot = self.collector.snapshot()
+            if self._until.reached(snapshot):
+                self.ending = Ending("finished", f"reached {self.experiment.until}")
+
+    def _check_timeouts(self, now: float) -> None:
+        if now < self._next_check:
+            return
+        self._next_check = now + 0.5
+        text = self.overdue_call()
+        if text:
+            raise EnvError(text)
+
+    def overdue_call(self) -> str:
+        """The environment call that takes too long, in words, or nothing."""
+        config: EnvConfig = self.experiment.env
+        now = time.monotonic_ns()
+        for name, row in self.board.rows.items():
+            activity = row.activity
+            if activity not in ("make", "reset", "step"):
+                continue
+            limit = config.step_timeout_seconds
+            setting = "env.step_timeout_seconds"
+            if activity != "step":
+                limit, setting = config.reset_timeout_seconds, "env.reset_timeout_seconds"
+            seconds = (now - row.get("since_ns")) / 1e9
+            if seconds > limit:
+                index = row.get("env_index")
+                which = f"environment {index}" if index >= 0 else "its environments"
+                return (
+                    f"{name}: {which} has been in {activity}() for {seconds:.0f} s; at most "
+                    f"{limit:g} s were expected. Find out why it hangs, or raise it with "
+                    f"--set {setting}=..."
+                )
+        return ""
+
+    # -- where the time went -----------------------------------------------------------------------
+
+    def times(self) -> list[WorkerTimes]:
+        """What the board says of every worker."""
+        found = []
+        for worker in self.plan.workers:
+            row = self.board.rows[worker.name]
+            found.append(
+                WorkerTimes(
+                    kind=worker.group,
+                    name=worker.name,
+                    process=worker.process,
+                    busy_seconds=row.get("busy_ns") / 1e9,
+                    waits={name: row.get(f"wait_{name}") / 1e9 for name in WAITS},
+                    cpu_seconds=row.get("cpu_ns") / 1e9,
+                    counters={name: row.get(f"count_{name}") for name in COUNTERS},
+                )
+            )
+        return found
+
+    def diagnose(self) -> Diagnosis:
+        """Why the run is not faster."""
+        seconds = time.monotonic() - self._started
+        return diagnose(self.times(), Machine(self._cores, seconds), self._settings())
+
+    def _settings(self) -> dict[str, object]:
+        experiment = self.experiment
+        slots = {stream.spec.slots for stream in self.plan.samples.values()}
+        algorithm = next(iter(self.plan.policies.values())).algorithm
+        return {
+            "layout": experiment.layout,
+            "actor.envs": experiment.actor.envs,
+            "actor.count": experiment.actor.count,
+            "actor.groups": experiment.actor.groups,
+            "inference.count": experiment.inference.count,
+            "trainer.threads": experiment.trainer.threads,
+            "sample.slots": max(slots, default=0),
+            "algorithm.max_policy_age": algorithm.get("max_policy_age", 1),
+        }
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def checkpoint_due(self) -> bool:
+        """Whether it is time for the next checkpoint."""
+        return time.monotonic() >= self._next_checkpoint
+
+    def begin_checkpoint(self) -> tuple[int, Path]:
+        """Opens the next checkpoint's folder."""
+        self._next_checkpoint = time.monotonic() + self.experiment.checkpoint.every_seconds
+        self.checkpoint_number = max(self.store.next_number(), self.checkpoint_number + 1)
+        return self.checkpoint_number, self.store.begin(self.checkpoint_number)
+
+    def commit_checkpoint(self, number: int, folder: Path, *, exact: bool) -> Checkpoint:
+        """Adds what the controller knows, and makes the checkpoint whole."""
+        for policy, weights in self._fixed_weights.items():
+            write_part(folder, weights_part(policy), dict(weights))
+        write_part(folder, COLLECTOR_PART, self.collector.state())
+        snapshot = self.collector.snapshot()
+        rows = {worker.trains[0]: self.board.rows[worker.name] for worker in self._trainers}
+        manifest = Manifest(
+            number=number,
+            policy_versions={name: row.get("count_policy_version") for name, row in rows.items()},
+            env_steps=self.env_steps,
+            episodes=int(snapshot["episodes"]),
+            score=self.collector.score,
+            seconds=self.seconds,
+            exact=exact,
+        )
+        self.last_checkpoint = self.store.commit(folder, manifest)
+        return self.last_checkpoint
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def finish(self, ending: Ending) -> Summary:
+        """Writes the last metrics and the summary."""
+        self._display.close()
+        now = time.monotonic()
+        self.collector.observe(self.times())
+        self.collector.tick(now, force=True)
+        self.collector.close()
+        best = None
+        if self.store.list():
+            best = self.store.find("best").number
+        summary = summarise(
+            ending.status,
+            self.collector.snapshot(),
+            self.times(),
+            self.diagnose(),
+            reason=ending.reason if ending.status != "failed" else "",
+            error=ending.reason if ending.status == "failed" else None,
+            name=self.experiment.name,
+            seed=self.experiment.seed,
+            best_checkpoint=best,
+        )
+        write_summary(self.run_dir, summary)
+        return summary
+
+    def close(self) -> None:
+        """Gives the terminal back."""
+        self._display.close()

@@ -1,0 +1,63 @@
+"""Building the workers of one process and writing their parts of checkpoints: the same for every launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from srl.arena.arena import Arena
+from srl.data.codec import load_state
+from srl.resolve import resolve
+from srl.services.board import Board
+from srl.services.checkpoints import Checkpoint, weights_part, write_part
+from srl.services.metrics_client import MetricsClient
+from srl.workers.wiring import Context, Plan, WorkerPlan
+from srl.workers.worker import Current, Worker
+
+
+def build_workers(
+    members: list[WorkerPlan],
+    plan: Plan,
+    *,
+    board: Board,
+    metrics: MetricsClient,
+    shared: Arena,
+    local: Arena,
+    run_dir: Path,
+    current: Current,
+) -> list[Worker]:
+    """The workers of one process, in the order of the plan."""
+    workers: list[Worker] = []
+    for member in members:
+        current.name = member.name
+        row = board.rows[member.name]
+        row.enter("starting")
+        context = Context(
+            plan=plan,
+            worker=member,
+            row=row,
+            metrics=metrics,
+            shared=shared,
+            local=local,
+            run_dir=run_dir,
+        )
+        worker = resolve(member.kind).build(context)
+        worker.row = row
+        workers.append(worker)
+    return workers
+
+
+def write_worker(worker: Worker, folder: Path, exact: bool) -> None:
+    """Writes a worker's part of a checkpoint, and the weights it owns."""
+    if exact or worker.in_every_checkpoint:
+        state = worker.state(exact)
+        if state is not None:
+            write_part(folder, worker.name, state)
+    for policy, weights in worker.weights().items():
+        write_part(folder, weights_part(policy), weights)
+
+
+def restore_worker(worker: Worker, checkpoint: Checkpoint, *, exact: bool) -> None:
+    """Restores a worker from its part, if the checkpoint has one."""
+    part = checkpoint.manifest.parts.get(worker.name)
+    if part is not None:
+        worker.restore(load_state(checkpoint.path / part.file), exact)

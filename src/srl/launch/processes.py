@@ -1,0 +1,346 @@
+"""The process launcher: every process of the plan on this host, watched, restarted if killed, and cleaned up."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from srl.arena.shm import RunFolder, ShmArena
+from srl.errors import RunError, SrlError, WorkerError
+from srl.launch.controller import Controller, Ending
+from srl.launch.worker import Failure, Orders, checkpoint_path, failure_path
+from srl.services.checkpoints import Checkpoint
+from srl.services.messages import Note
+from srl.services.metrics_client import MetricsServer
+from srl.streams import inference, sample
+from srl.workers.wiring import Plan
+
+log = logging.getLogger("srl")
+
+STOP_SECONDS = 2.5
+"""How long trainers may take to write the last checkpoint."""
+EXIT_SECONDS = 0.8
+"""How long processes may take to leave after that, before they are killed."""
+SILENCE_SECONDS = 60.0
+"""A worker that has not touched the board for so long is killed and started again."""
+
+
+@dataclass
+class _Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    incarnation: int = 0
+
+
+class ProcessRun:
+    """The processes of one run."""
+
+    def __init__(self, names: dict[str, tuple[str, ...]], run_dir: Path) -> None:
+        """Starts the processes at once; they import what they need while the plan is made.
+
+        `names` maps each process to the modules it will need.
+        """
+        self.folder = RunFolder()
+        self.arena = ShmArena(self.folder.path, "controller")
+        self._run_dir = run_dir
+        self._modules = names
+        self._children: dict[str, _Child] = {}
+        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        try:
+            for name in names:
+                self._children[name] = _Child(name, self._spawn(name))
+        except BaseException:
+            self.close()
+            raise
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        with (self._run_dir / "logs" / f"{name}.log").open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "srl.launch.worker", name, *self._modules[name]],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C is for the parent; it tells the workers what to do.
+                start_new_session=True,
+            )
+
+    def run(self, controller: Controller, checkpoint: Checkpoint | None) -> Ending:
+        """Hands out the plan and watches until the run is over."""
+        self._controller = controller
+        self._plan: Plan = controller.plan
+        self._checkpoint = checkpoint
+        self._server = MetricsServer(self.folder.path)
+        self._pending: tuple[int, Path, float] | None = None
+        self._restarts: dict[str, int] = {}
+        for plan in self._plan.inference.values():
+            if plan.carrier == "shm":
+                inference.create_inference(plan.spec, self.arena)
+        for stream in self._plan.samples.values():
+            if stream.carrier == "shm":
+                sample.create_sample(stream.spec, self.arena)
+        with _signals(controller) as wake:
+            for child in self._children.values():
+                self._order(child)
+            while controller.ending is None:
+                self._turn(wake)
+            self._stop()
+        return controller.ending
+
+    def _order(self, child: _Child) -> None:
+        orders = Orders(
+            plan=self._plan,
+            process=child.name,
+            folder=str(self.folder.path),
+            run_dir=str(self._run_dir),
+            checkpoint=str(self._checkpoint.path) if self._checkpoint else "",
+            incarnation=child.incarnation,
+        )
+        assert child.process.stdin is not None
+        with suppress(BrokenPipeError):
+            child.process.stdin.write(msgspec.json.encode(orders) + b"\n")
+            child.process.stdin.flush()
+
+    # -- while it runs -----------------------------------------------------------------------------
+
+    def _turn(self, wake: int) -> None:
+        select.select([self._server, wake], [], [], 0.05)
+        self._receive()
+        self._controller.poll()
+        for child in list(self._children.values()):
+            code = child.process.poll()
+            if code is not None:
+                self._handle_exit(child, code)
+        self._kill_silent()
+        self._checkpoint_step()
+
+    def _receive(self) -> None:
+        for message in self._server.receive():
+            self._controller.collector.add(message)
+
+    def _handle_exit(self, child: _Child, code: int) -> None:
+        failure = self._last_words(child.name)
+        if failure is not None:
+            text = failure.message if failure.expected else f"{failure.error}: {failure.message}"
+            raise WorkerError(f"{failure.worker}: {text}{self._tail(child.name, failure)}")
+        del self._children[child.name]
+        if code == 0:
+            if not self._children:
+                raise RunError("nothing is left to do: all workers have finished.")
+            return
+        how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"exited with {code}"
+        self._reclaim(child.name)
+        self._restart(child, how)
+
+    def _last_words(self, name: str) -> Failure | None:
+        path = failure_path(self.folder.path, name)
+        if not path.exists():
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=Failure)
+
+    def _tail(self, name: str, failure: Failure | None = None) -> str:
+        if failure is not None and failure.expected:
+            return ""
+        path = self._run_dir / "logs" / f"{name}.log"
+        lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
+        return f"\nLast lines of logs/{name}.log:\n" + "\n".join(f"    {line}" for line in lines)
+
+    def _restart(self, child: _Child, how: str) -> None:
+        members = self._plan.processes[child.name]
+        count = self._restarts.get(child.name, 0)
+        names = ", ".join(member.name for member in members)
+        if not all(member.restarts for member in members):
+            raise WorkerError(
+                f"{names} {how} and cannot be replaced while the run goes on. Its last checkpoint "
+                f"is kept: continue with `srl resume {self._run_dir}`.{self._tail(child.name)}"
+            )
+        if count >= self._controller.experiment.max_restarts:
+            raise WorkerError(
+                f"{names} {how}, after {count} restarts. Look at what kills it, or raise "
+                f"max_restarts.{self._tail(child.name)}"
+            )
+        self._restarts[child.name] = count + 1
+        self._note("warning", names, f"{how}; starting it again")
+        for member in members:
+            self._controller.board.rows[member.name].enter("starting")
+        again = _Child(child.name, self._spawn(child.name), child.incarnation + 1)
+        self._children[child.name] = again
+        self._order(again)
+
+    def _reclaim(self, process: str) -> None:
+        """Takes back what a process held; it is reaped, so its death is certain."""
+        for member in self._plan.processes[process]:
+            for plan in self._plan.inference.values():
+                if plan.carrier != "shm":
+                    continue
+                if member.name in plan.servers:
+                    index = plan.servers.index(member.name)
+                    inference.reclaim_server(plan.spec, self.arena, index)
+                if member.name in plan.clients:
+                    index = plan.clients.index(member.name)
+                    inference.reclaim_client(plan.spec, self.arena, index)
+            for stream in self._plan.samples.values():
+                if member.name in stream.writers:
+                    index = stream.writers.index(member.name)
+                    sample.reclaim_writer(stream.spec, self.arena, index)
+                if member.name in stream.readers:
+                    index = stream.readers.index(member.name)
+                    sample.reclaim_reader(stream.spec, self.arena, index)
+
+    def _kill_silent(self) -> None:
+        """Kills workers whose loop has stopped, so that their slots can be taken back for certain."""
+        now = time.monotonic_ns()
+        for child in self._children.values():
+            for member in self._plan.processes[child.name]:
+                row = self._controller.board.rows[member.name]
+                beat = row.get("heartbeat_ns")
+                silent = (now - beat) / 1e9 if beat else 0.0
+                if silent > SILENCE_SECONDS and row.activity in ("running", "waiting"):
+                    self._note("warning", member.name, f"silent for {silent:.0f} s; killed")
+                    row.enter("starting")
+                    child.process.kill()
+
+    def _note(self, level: str, worker: str, text: str) -> None:
+        self._controller.collector.add(Note(worker, level, text))  # type: ignore[arg-type]
+
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def _checkpoint_step(self) -> None:
+        controller = self._controller
+        if self._pending is None:
+            if controller.checkpoint_due() and self._trainers_ready():
+                self._ask_checkpoint()
+            return
+        number, folder, _ = self._pending
+        if self._written(number):
+            self._pending = None
+            controller.commit_checkpoint(number, folder, exact=False)
+
+    def _trainers_ready(self) -> bool:
+        """Trainers have started; before that there is nothing to write."""
+        rows = self._controller.board.rows
+        return all(
+            rows[w.name].activity in ("running", "waiting") for w in self._plan.workers if w.trains
+        )
+
+    def _ask_checkpoint(self) -> None:
+        number, folder = self._controller.begin_checkpoint()
+        checkpoint_path(self.folder.path).write_text(str(folder))
+        self._controller.board.checkpoint = number
+        self._pending = (number, folder, time.monotonic())
+        for child in self._children:
+            self.arena.ring(child)
+
+    def _written(self, number: int) -> bool:
+        rows = self._controller.board.rows
+        return all(
+            rows[w.name].get("checkpoint") >= number
+            for w in self._plan.workers
+            if w.process in self._children and (w.trains or w.settings.get("in_every_checkpoint"))
+        )
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Asks for the last checkpoint, waits for it, and lets everyone leave."""
+        controller = self._controller
+        if self._pending is not None:
+            self._finish_pending(time.monotonic() + 1.0)
+        ready = self._trainers_ready()
+        if ready:
+            self._ask_checkpoint()
+        controller.board.stop = True
+        self._ring_all()
+        if ready:
+            self._finish_pending(time.monotonic() + STOP_SECONDS)
+        self.leave(EXIT_SECONDS)
+        self._receive()
+
+    def _finish_pending(self, deadline: float) -> None:
+        controller = self._controller
+        assert self._pending is not None
+        number, folder, _ = self._pending
+        while not self._written(number) and time.monotonic() < deadline:
+            select.select([self._server], [], [], 0.01)
+            self._receive()
+            for child in self._children.values():
+                failure = self._last_words(child.name)
+                if failure is not None:
+                    raise WorkerError(f"{failure.worker}: {failure.message}")
+        self._pending = None
+        if self._written(number):
+            controller.commit_checkpoint(number, folder, exact=False)
+        else:
+            controller.store.abort(folder)
+            self._note("warning", "controller", "the last checkpoint was not written in time")
+
+    def _ring_all(self) -> None:
+        for child in self._children:
+            self.arena.ring(child)
+
+    def leave(self, seconds: float) -> None:
+        """Waits for the processes to end, and kills those that do not."""
+        deadline = time.monotonic() + seconds
+        for child in self._children.values():
+            if child.process.stdin is not None:
+                with suppress(OSError):
+                    child.process.stdin.close()
+        for child in self._children.values():
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+        for child in self._children.values():
+            if child.process.poll() is None:
+                child.process.kill()
+            child.process.wait()
+
+    def close(self) -> None:
+        """Ends every process and removes the shared memory, whatever happened before."""
+        with suppress(SrlError, OSError):
+            if hasattr(self, "_controller"):
+                self._controller.board.stop = True
+                self._ring_all()
+        self.leave(EXIT_SECONDS)
+        if hasattr(self, "_server"):
+            self._server.close()
+        self.arena.close()
+        self.folder.remove()
+
+
+@contextmanager
+def _signals(controller: Controller) -> Iterator[int]:
+    """Ctrl-C and SIGTERM end the run; the pipe wakes the loop at once."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def stop(number: int, frame: object) -> None:
+        controller.ending = controller.ending or Ending("stopped", signal.Signals(number).name)
+        os.write(writing, b"\0")
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield reading
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,170 @@
+"""A worker process: `python -m srl.launch.worker NAME`, with its orders as JSON on standard input.
+
+It is started before the plan is ready, so that imports run beside planning. Standard input stays open for as long
+as the parent lives: its end tells the process to finish by itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from srl.arena.arena import HeapArena
+from srl.arena.shm import Bell, ShmArena
+from srl.errors import SrlError
+from srl.launch.hosting import build_workers, restore_worker, write_worker
+from srl.services.board import Board
+from srl.services.checkpoints import Checkpoint, open_checkpoint
+from srl.services.metrics_client import SocketMetrics
+from srl.workers.wiring import Plan
+from srl.workers.worker import Current, Host, Worker
+
+ORPHAN_SECONDS = 5.0
+"""How long a process without a parent may take to finish by itself."""
+
+
+class Orders(msgspec.Struct, kw_only=True):
+    """What the launcher writes to a worker process, one line of JSON."""
+
+    plan: Plan
+    process: str
+    folder: str
+    run_dir: str
+    checkpoint: str = ""
+    incarnation: int = 0
+
+
+class Failure(msgspec.Struct):
+    """The last words of a process, left in the run's folder."""
+
+    worker: str
+    error: str
+    message: str
+    expected: bool
+    """Raised on purpose: the message is meant for the user."""
+
+
+def failure_path(folder: Path, process: str) -> Path:
+    """Where a process leaves its last words."""
+    return folder / f"{process}.failure"
+
+
+def checkpoint_path(folder: Path) -> Path:
+    """Where the controller says in which folder the asked-for checkpoint is written."""
+    return folder / "checkpoint"
+
+
+def main() -> None:
+    """Runs one worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    orders = msgspec.json.decode(line, type=Orders)
+    folder = Path(orders.folder)
+    current = Current(orders.process)
+    try:
+        _run(orders, folder, current)
+    except SrlError as error:
+        _leave(folder, orders.process, current.name, error, expected=True)
+        sys.exit(3)
+    except Exception as error:
+        traceback.print_exc()
+        _leave(folder, orders.process, current.name, error, expected=False)
+        sys.exit(1)
+
+
+def _leave(folder: Path, process: str, worker: str, error: Exception, *, expected: bool) -> None:
+    logging.getLogger("srl").error("%s failed: %s", worker, error)
+    failure = Failure(worker, type(error).__name__, str(error), expected)
+    if folder.exists():
+        failure_path(folder, process).write_bytes(msgspec.json.encode(failure))
+
+
+def _run(orders: Orders, folder: Path, current: Current) -> None:
+    plan = orders.plan
+    members = plan.processes[orders.process]
+    shared = ShmArena(folder, orders.process)
+    board = Board(shared, tuple(worker.name for worker in plan.workers))
+    bell = Bell(folder, orders.process)
+    threading.Thread(target=_outlive, args=(board, shared), daemon=True).start()
+    _set_threads(max(member.threads for member in members))
+    metrics = SocketMetrics(folder)
+    workers = build_workers(
+        members,
+        plan,
+        board=board,
+        metrics=metrics,
+        shared=shared,
+        local=HeapArena(),
+        run_dir=Path(orders.run_dir),
+        current=current,
+    )
+    host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
+    try:
+        if orders.checkpoint and orders.incarnation == 0:
+            checkpoint: Checkpoint = open_checkpoint(Path(orders.checkpoint))
+            for worker in workers:
+                restore_worker(worker, checkpoint, exact=False)
+        host.run()
+    finally:
+        host.close()
+        metrics.close()
+        bell.close()
+        shared.close()
+
+
+class _FlushingBell:
+    """Before a process sleeps it sends the metrics that it kept back."""
+
+    def __init__(self, bell: Bell, metrics: SocketMetrics) -> None:
+        self._bell = bell
+        self._metrics = metrics
+
+    def wait(self, timeout_seconds: float) -> bool:
+        self._metrics.flush()
+        return self._bell.wait(timeout_seconds)
+
+
+def _writer(folder: Path) -> Callable[[Worker, int], None]:
+    def write(worker: Worker, number: int) -> None:
+        where = Path(checkpoint_path(folder).read_text())
+        write_worker(worker, where, exact=False)
+
+    return write
+
+
+def _set_threads(threads: int) -> None:
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _outlive(board: Board, shared: ShmArena) -> None:
+    """Waits for the parent's end; then stops the process, kindly and soon after that for certain."""
+    sys.stdin.buffer.read()
+    board.stop = True
+    time.sleep(ORPHAN_SECONDS)
+    os._exit(4)
+
+
+if __name__ == "__main__":
+    main()
