@@ -44,7 +44,7 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryview | bytes]:
     """Frames to send one after another; array bytes are not copied where they are contiguous."""
-    flat = {path: np.ascontiguousarray(array) for path, array in flatten(arrays).items()}
+    flat = {path: np.asarray(array, order="C") for path, array in flatten(arrays).items()}
     fields = [_Field(path, array.dtype.name, array.shape) for path, array in flat.items()]
     header = _encoder.encode(_Header(fields, values or {}))
     return [
@@ -101,7 +101,7 @@ def save_state(path: Path, state: Tree) -> None:
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray | bytes):
             is_bytes = isinstance(value, bytes)
-            array = np.frombuffer(value, np.uint8) if is_bytes else np.ascontiguousarray(value)
+            array = np.frombuffer(value, np.uint8) if is_bytes else np.asarray(value, order="C")
             arrays[str(len(arrays))] = array
             return {"$bytes" if is_bytes else "$array": str(len(arrays) - 1)}
         if isinstance(value, np.generic):

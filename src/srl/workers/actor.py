@@ -87,6 +87,8 @@ class Lane:
         # rows are, for the one final row in many that needs no action is cheaper than picking rows.
         self._packs = packs and max(self._stacks) == 1
         self._turn = np.zeros(rows, bool)
+        self._first = np.zeros(rows, bool)
+        """Rows whose episode has begun and that have not been asked about since."""
         self._episode_return = np.zeros(rows, np.float64)
         self._episode_length = np.zeros(rows, np.int64)
 
@@ -111,6 +113,11 @@ class Lane:
 
     def observe(self, step: EnvStep) -> None:
         """Notes what the environments showed, and asks for actions."""
+        if step.is_first.any():
+            # A row that is not on turn yet is asked later; its state must not be the last episode's.
+            self._first |= step.is_first
+            for leaf in leaves(self.policy_state):
+                leaf[step.is_first] = 0
         if self.writer is not None:
             self.writer.reward(step.reward)
             self.writer.observe(step, self.policy_state)
@@ -176,7 +183,7 @@ class Lane:
                 target[...] = source
             else:
                 target[: len(rows)] = source[rows]
-        pairs = [(request.is_first, step.is_first)]
+        pairs = [(request.is_first, self._first)]
         if request.action_mask is not None and step.action_mask is not None:
             pairs.append((request.action_mask, step.action_mask))
         pairs += zip(leaves(request.state), leaves(self.policy_state), strict=True)
@@ -185,6 +192,7 @@ class Lane:
                 target[...] = source
             else:
                 target[: len(rows)] = source[rows]
+        self._first[slice(None) if rows is None else rows] = False
 
     # -- episodes ------------------------------------------------------------------------------
 
@@ -217,6 +225,7 @@ class Lane:
             "phase": self.phase,
             "reply_version": self.reply_version,
             "turn": self._turn.copy(),
+            "first": self._first.copy(),
             "episode_return": self._episode_return.copy(),
             "episode_length": self._episode_length.copy(),
         }
@@ -235,6 +244,7 @@ class Lane:
         self.needs, self.num_needed = state["needs"], state["num_needed"]
         self.phase, self.reply_version = state["phase"], state["reply_version"]
         self._turn[...] = state["turn"]
+        self._first[...] = state["first"]
         self._episode_return[...] = state["episode_return"]
         self._episode_length[...] = state["episode_length"]
 
@@ -365,8 +375,9 @@ class ActorWorker(Worker):
     def _report(
         self, lane: Lane, step: EnvStep, returns: list[float], lengths: list[int], rows: np.ndarray
     ) -> None:
+        # A number is missing where an outer time limit ended the episode unseen by the environment.
         metrics = {
-            name: values[rows // lane.num_agents].tolist()
+            name: [x for x in values[rows // lane.num_agents].tolist() if x == x]
             for name, values in (step.metrics or {}).items()
         }
         self.row.add("count_episodes", len(returns))

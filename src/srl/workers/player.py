@@ -34,6 +34,7 @@ class PolicyRunner:
         self._agent: AgentSpec = policy.agent
         self._obs: Tree = tree_map(zeros, self._agent.obs)
         self._state: Tree = tree_map(zeros, policy.state_spec)
+        self._first = np.zeros(rows, bool)
         self._stacks: list[int] = [leaf.stack for leaf in leaves(self._agent.obs)]
 
     def act(
@@ -45,10 +46,15 @@ class PolicyRunner:
                 push_frame(kept, new, is_first)
             else:
                 kept[...] = new
-        request = InferenceRequest(self._obs, self._state, is_first, self._explore, action_mask)
+        # A row that is not on turn when its episode begins is told so when it is.
+        self._first |= is_first
+        request = InferenceRequest(
+            self._obs, self._state, self._first.copy(), self._explore, action_mask
+        )
         act = infer(self.policy, request, self._generator, torch.device("cpu"))
         for kept, new in zip(leaves(self._state), leaves(act.state), strict=True):
             kept[asks] = new.numpy()[asks]
+        self._first &= ~asks
         return act.action.numpy()  # type: ignore[no-any-return]
 
 
