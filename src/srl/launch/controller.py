@@ -252,9 +252,8 @@ class Controller:
         self.collector.observe(self.times())
         self.collector.tick(now, force=True)
         self.collector.close()
-        best = None
-        if self.store.list():
-            best = self.store.find("best").number
+        scored = any(found.manifest.score is not None for found in self.store.list())
+        best = self.store.find("best").number if scored else None
         summary = summarise(
             ending.status,
             self.collector.snapshot(),

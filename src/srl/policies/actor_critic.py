@@ -41,8 +41,9 @@ class ActorCriticConfig:
     """Width of the memory."""
     normalize_obs: bool = False
     """Observations of plain numbers in units of their running standard deviation, clipped at 10."""
-    normalize_returns: bool = False
-    """The critic predicts in units of the running standard deviation of returns."""
+    normalize_returns: bool = True
+    """The critic predicts in units of the running standard deviation of returns. Without it, large
+    returns make the value loss drown the policy's gradient when both are shortened together."""
     initial_log_std: float = 0.0
     """Of real-valued actions: log of the standard deviation at the start."""
     policy_gain: float = 0.01
@@ -188,7 +189,7 @@ class ActorCritic(Policy):
         if self.return_norm is None:
             return
         old_mean, old_std = self.return_norm.mean.clone(), self.return_norm.std
-        self.return_norm.track(returns)
+        self.return_norm.track(returns, "returns (rewards or values)")
         new_mean, new_std = self.return_norm.mean, self.return_norm.std
         self.value_head.weight.mul_(old_std / new_std)
         bias = self.value_head.bias

@@ -243,4 +243,4 @@ def load_weights(policy: Policy, weights: dict[str, np.ndarray], name: str) -> N
             )
     with torch.no_grad():
         for key, tensor in tensors.items():
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(weights[key])))
+            tensor.copy_(torch.from_numpy(np.asarray(weights[key], order="C")))

@@ -24,12 +24,13 @@ from srl.data.tree import leaves, tree_map
 from srl.errors import CheckpointError, ConfigError, LearnError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.policies.random import RandomPolicy
+from srl.settings import convert, describe
 
 torch.set_num_threads(1)
 
 AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask=True)
 NETWORKS = {
-    "ff": {},
+    "ff": {"normalize_returns": False},
     "normalised": {"normalize_obs": True, "normalize_returns": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8},
 }
@@ -205,16 +206,23 @@ def test_an_abandoned_update_can_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize("field", ["reward", "obs"])
-def test_nan_is_refused_before_the_weights_change(field: str) -> None:
-    algorithm, _ = make({})
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ff", r"update 0: expected a finite loss and gradient, got loss nan"),
+        ("normalised", r"update 0: (obs|returns).*: expected finite numbers, got NaN or infinity"),
+    ],
+)
+def test_nan_is_refused_before_the_weights_change(field: str, name: str, message: str) -> None:
+    algorithm, _ = make(NETWORKS[name])
     batch, before = random_batch(algorithm), weights(algorithm)
     getattr(batch.data, field)[batch.data.acted] = np.nan
-    with pytest.raises(
-        LearnError, match=r"update 0: expected a finite loss and gradient, got loss nan"
-    ):
+    with pytest.raises(LearnError, match=message):
         learn(algorithm, batch)
     for key, weight in weights(algorithm).items():
-        assert torch.equal(weight, before[key]), key
+        if not key.startswith("obs_norm"):
+            assert torch.equal(weight, before[key]), key
+        assert torch.isfinite(weight).all()
     assert not algorithm.optimizer.state
 
 
@@ -381,3 +389,15 @@ def test_state_is_plain() -> None:
     learn(algorithm, random_batch(algorithm))
     kinds = {type(leaf) for leaf in leaves(tree_map(lambda x: x, algorithm.state()))}
     assert kinds <= {np.ndarray, float, int}
+
+
+def test_settings_are_read_from_plain_values() -> None:
+    found = convert({"clip_reward": "sign", "target_kl": 0.1, "gamma": 1}, PPOConfig, "algorithm")
+    assert (found.clip_reward, found.target_kl, found.gamma) == ("sign", 0.1, 1.0)
+    assert convert({"clip_reward": 5}, PPOConfig, "algorithm").clip_reward == 5.0
+    assert all(docs for *_, docs in describe(PPOConfig))
+    network = convert({"hidden_sizes": [32], "shared": True}, ActorCriticConfig, "network")
+    assert (network.hidden_sizes, network.shared) == ((32,), True)
+    assert all(docs for *_, docs in describe(ActorCriticConfig))
+    with pytest.raises(ConfigError, match=r"algorithm\.gamma: expected .* from 0 to 1, got 2"):
+        convert({"gamma": 2}, PPOConfig, "algorithm")

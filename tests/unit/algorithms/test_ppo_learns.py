@@ -50,7 +50,9 @@ BANDIT = {"episode_length": 3, "observe": one_hot, "pay": matches}
 
 
 @pytest.mark.parametrize(
-    "network", [{}, {"normalize_obs": True, "normalize_returns": True}], ids=["plain", "normalised"]
+    "network",
+    [{"normalize_returns": False}, {"normalize_obs": True}],
+    ids=["plain", "normalised"],
 )
 @pytest.mark.parametrize("vtrace", [False, True])
 def test_contextual_bandit(network: dict[str, Any], vtrace: bool) -> None:

@@ -54,6 +54,7 @@ class PPO(Algorithm):
         self.policy = policy.to(self.device)
         self.config = config
         self.optimizer = self.make_optimizer()
+        self._trained = list(self.policy.parameters())
         self.num_updates = 0
         self.progress = 0.0
         """Share of the experiment that is over, for schedules."""
@@ -252,7 +253,7 @@ class PPO(Algorithm):
         loss.backward()  # type: ignore[no-untyped-call]
         bound = self.config.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(
-            self.policy.parameters(), float("inf") if bound is None else bound
+            self._trained, float("inf") if bound is None else bound
         )
         if not bool(torch.isfinite(loss.detach() + norm)):
             raise LearnError(
@@ -281,12 +282,22 @@ class PPO(Algorithm):
         }
 
     def _track_obs(self, rollout: Rollout) -> None:
-        if track := getattr(self.policy, "track_obs", None):
-            track(*rollout.frames())
+        self._track("track_obs", *rollout.frames())
 
     def _track_returns(self, rollout: Rollout) -> None:
-        if track := getattr(self.policy, "track_returns", None):
-            track(rollout.select(rollout.target))
+        self._track("track_returns", rollout.select(rollout.target))
+
+    def _track(self, method: str, *values: Any) -> None:
+        """Feeds the policy's statistics, if it keeps any."""
+        track = getattr(self.policy, method, None)
+        if track is None:
+            return
+        try:
+            track(*values)
+        except LearnError as error:
+            raise LearnError(
+                f"update {self.num_updates}: {error} Look at what the environment returns."
+            ) from None
 
     @torch.no_grad()
     def _evaluate_all(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:

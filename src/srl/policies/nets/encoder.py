@@ -96,7 +96,7 @@ class ObsNorm(nn.Module):
         """Takes the single frames [T, B, ...] where `mask` [T, B] into the statistics."""
         for path, norm in zip(self.specs, self.norms, strict=True):
             assert isinstance(norm, RunningNorm)
-            norm.track(flat_obs[path][mask])
+            norm.track(flat_obs[path][mask], f"obs.{path}" if path else "obs")
 
 
 def has_image(obs: Tree) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from srl.errors import LearnError
+
 EPSILON = 1e-8
 
 
@@ -37,13 +39,17 @@ class RunningNorm(nn.Module):
         return ((x - self.mean) * (self.var + EPSILON).rsqrt()).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
-    def track(self, values: torch.Tensor) -> None:
-        """Takes [N, *shape] more values into the statistics."""
+    def track(self, values: torch.Tensor, name: str = "values") -> None:
+        """Takes [N, *shape] more values into the statistics; NaN is refused before it gets there."""
         if not len(values):
             return
         # Float64: the difference of two large numbers decides over the variance.
         values = values.double()
         mean, var = values.mean(0), values.var(0, correction=0)
+        if not bool(torch.isfinite(mean + var).all()):
+            raise LearnError(
+                f"{name}: expected finite numbers, got NaN or infinity among {len(values)} samples."
+            )
         total = self.count + len(values)
         share = len(values) / total
         delta = mean - self.mean.double()
