@@ -40,7 +40,7 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def track(self, values: torch.Tensor, name: str = "values") -> None:
-        """Takes [N, *shape] more values into the statistics; NaN is refused before it gets there."""
+        """Takes [N, *shape] more values into the statistics; refuses NaN and infinity."""
         if not len(values):
             return
         # Float64: the difference of two large numbers decides over the variance.
