@@ -1,7 +1,8 @@
 """Where shared bytes live: named regions, locks and bells, behind one protocol.
 
-Streams and services keep all their shared state in regions of an arena. With a `HeapArena` both ends are in one
-process; with a `ShmArena` any process on the host may open them. The code above is the same.
+Streams and services keep all their shared state in regions of an arena. With a `HeapArena` both
+ends are in one process; with a `ShmArena` any process on the host may open them. The code above is
+the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Arena(Protocol):
         ...
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Mutual exclusion among all who share the arena. The kernel frees it when a holder dies."""
+        """Mutual exclusion among all who share the arena. The kernel frees it when
+        a holder dies."""
         ...
 
     def ring(self, process: str) -> None:

@@ -1,8 +1,9 @@
-"""An arena in shared memory: a folder of mapped files that any process of the same user on the host can open.
+"""An arena in shared memory: a folder of mapped files that any process of the same user on the host
+can open.
 
-Files rather than anonymous memory, because workers are not always children of one parent; named pipes rather than
-eventfds for the same reason. The folder belongs to one run: its owner holds a lock in it for as long as it lives,
-so a later run can tell what was left behind and remove it.
+Files rather than anonymous memory, because workers are not always children of one parent; named
+pipes rather than eventfds for the same reason. The folder belongs to one run: its owner holds a
+lock in it for as long as it lives, so a later run can tell what was left behind and remove it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _PREFIX = "srl-"
 
 
 def shm_root() -> Path:
-    """The folder that holds the runs' folders: memory-backed where the system has such a file system."""
+    """The folder that holds the runs' folders: memory-backed where the system has such a file
+    system."""
     chosen = os.environ.get(ROOT_VARIABLE)
     if chosen:
         return Path(chosen)
@@ -46,7 +48,8 @@ class ShmArena:
         self._locks: dict[str, int] = {}
 
     def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
-        """Maps the named region; the first to ask reserves it, so that running out is an error here and now."""
+        """Maps the named region; the first to ask reserves it, so that running out is an error here
+        and now."""
         path = self.folder / f"{name.replace('/', '+')}.region"
         with self.lock("regions"):
             new = not path.exists()
@@ -77,9 +80,10 @@ class ShmArena:
             stat = os.statvfs(self.folder)
             free = stat.f_bavail * stat.f_frsize
             raise SharedMemoryError(
-                f"shared memory: {path.stem.replace('+', '/')} needs {nbytes / 1e6:.1f} MB, but only "
-                f"{free / 1e6:.1f} MB are free in {self.folder.parent}. Lower {setting or 'the number of slots'}, "
-                f"give the container more (docker run --shm-size=2g), or point {ROOT_VARIABLE} to a larger folder."
+                f"shared memory: {path.stem.replace('+', '/')} needs {nbytes / 1e6:.1f} MB, but "
+                f"only {free / 1e6:.1f} MB are free in {self.folder.parent}. Lower "
+                f"{setting or 'the number of slots'}, give the container more "
+                f"(docker run --shm-size=2g), or point {ROOT_VARIABLE} to a larger folder."
             ) from None
 
     @contextmanager
@@ -123,7 +127,8 @@ class Bell:
         self._poll.register(self._fd, select.POLLIN)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Returns when rung (True), or after the timeout (False). Rings since the last wait count."""
+        """Returns when rung (True), or after the timeout (False). Rings since the
+        last wait count."""
         if not self._poll.poll(timeout_seconds * 1000.0):
             return False
         with suppress(BlockingIOError):
@@ -136,7 +141,8 @@ class Bell:
 
 
 class NoBell:
-    """For a process without shared memory: a wait is a short sleep, since nobody else can make progress."""
+    """For a process without shared memory: a wait is a short sleep, since nobody else can make
+    progress."""
 
     def wait(self, timeout_seconds: float) -> bool:
         """Sleeps, for timers only."""
@@ -148,7 +154,8 @@ class NoBell:
 
 
 class RunFolder:
-    """A run's folder in shared memory, from the owner's side: made, locked, and removed at the end."""
+    """A run's folder in shared memory, from the owner's side: made, locked, and
+    removed at the end."""
 
     def __init__(self) -> None:
         root = shm_root()
@@ -173,7 +180,7 @@ def sweep(root: Path) -> list[str]:
         try:
             fd = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            # No owner file: made just now, or half removed. A minute is long enough to have made it.
+            # No owner file: made just now, or half removed. A minute is enough to have made it.
             with suppress(OSError):
                 if time.time() - folder.stat().st_mtime > 60:
                     shutil.rmtree(folder, ignore_errors=True)

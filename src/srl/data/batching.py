@@ -1,4 +1,5 @@
-"""Fragments side by side: [ticks, rows] each in, one [ticks, B] batch out, with one copy per byte."""
+"""Fragments side by side: [ticks, rows] each in, one [ticks, B] batch out, with one
+copy per byte."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from srl.data.tree import leaves
 
 
 class BatchBuilder:
-    """A batch in preallocated memory that fills fragment by fragment, so that it can grow while another one trains."""
+    """A batch in preallocated memory that fills fragment by fragment, so that it can grow while
+    another one trains."""
 
     def __init__(self, spec: TrajectorySpec, num_items: int) -> None:
         self.spec = spec

@@ -1,7 +1,8 @@
 """Records and states as bytes and back, without pickle.
 
-On the wire: the header's length (4 bytes), the header (msgpack: each array's path, dtype, shape; small values
-beside them), then the arrays' bytes one after another. In files: safetensors, with the rest as JSON beside it.
+On the wire: the header's length (4 bytes), the header (msgpack: each array's path, dtype, shape;
+small values beside them), then the arrays' bytes one after another. In files: safetensors, with the
+rest as JSON beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from srl.errors import CheckpointError, SpecError
 MAX_HEADER_BYTES = 1 << 20
 _DTYPES = {
     name: np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
 }
 
 
@@ -55,7 +59,8 @@ def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryvie
 
 
 def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
-    """Arrays (views of `data`) and values of an encoded message; anything malformed is a SpecError."""
+    """Arrays (views of `data`) and values of an encoded message; anything malformed
+    is a SpecError."""
     data = memoryview(data)
     if len(data) < 4:
         raise SpecError(f"message: expected at least 4 bytes, got {len(data)}. It was cut short.")
@@ -95,7 +100,8 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
 
 
 def save_state(path: Path, state: Tree) -> None:
-    """Writes a worker's state: nested dicts and lists of arrays, bytes, strings, numbers (of any size) and None."""
+    """Writes a worker's state: nested dicts and lists of arrays, bytes, strings, numbers (of any
+    size) and None."""
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Where each array of a record lies in a flat piece of memory, so that a slot can be written in place and read as is."""
+"""Where each array of a record lies in a flat piece of memory, so that a slot can be written in
+place and read as is."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def layout_bytes(tree: Tree) -> int:
 
 
 def layout_views(tree: Tree, memory: np.ndarray) -> Tree:
-    """The arrays of a tree of Shape as views of `memory` (uint8, at least `layout_bytes(tree)` long)."""
+    """The arrays of a tree of Shape as views of `memory` (uint8, at least `layout_bytes(tree)`
+    long)."""
     offset = 0
 
     def view(leaf: Shape) -> np.ndarray:

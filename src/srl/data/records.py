@@ -1,8 +1,9 @@
 """What travels, in the order of the journey of one observation.
 
-Everything is a batch over *rows*; a row is one agent in one environment. A *group* is the environments that an
-actor steps together, and a *lane* is the rows of a group that one policy controls: requests and trajectories
-are per lane. Rows are env-major, so `[envs, agents]` is a reshape. Trees are nested dicts of arrays.
+Everything is a batch over *rows*; a row is one agent in one environment. A *group* is the
+environments that an actor steps together, and a *lane* is the rows of a group that one policy
+controls: requests and trajectories are per lane. Rows are env-major, so `[envs, agents]` is a
+reshape. Trees are nested dicts of arrays.
 
     environment ─1 EnvStep─▶ actor ─2 InferenceRequest─▶ policy ─3 InferenceReply─▶ actor
         ─4 Trajectory─▶ trainer: 5 SampleBatch, 6 TrainResult ─7 Snapshot─▶ policy, and round again
@@ -20,10 +21,11 @@ from srl.data.tree import Tree
 
 @dataclass(slots=True)
 class EnvStep:
-    """1. What an environment group shows one lane after a tick. *Made in* `envs/`, *read in* `workers/actor.py`.
+    """1. What an environment group shows one lane after a tick. *Made in* `envs/`, *read in*
+    `workers/actor.py`.
 
-    Next-step autoreset: the tick after a final observation shows the first observation of a new episode,
-    with reward 0, and ignores the action of that row.
+    Next-step autoreset: the tick after a final observation shows the first observation of a new
+    episode, with reward 0, and ignores the action of that row.
     """
 
     obs: Tree
@@ -50,7 +52,8 @@ class EnvStep:
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """2. Rows that need an action. *Made in* the actor, *carried by* `streams/inference.py`, *read in* the policy worker.
+    """2. Rows that need an action. *Made in* the actor, *carried by* `streams/inference.py`, *read
+    in* the policy worker.
 
     Rows are packed: only those that act now, or whose truncation needs a value, are in it.
     """
@@ -62,14 +65,16 @@ class InferenceRequest:
     is_first: np.ndarray
     """bool [rows]."""
     explore: np.ndarray
-    """float32 [rows]: 1 samples from the policy, 0 is greedy; what lies between is the policy's to read."""
+    """float32 [rows]: 1 samples from the policy, 0 is greedy; what lies between is the policy's to
+    read."""
     action_mask: np.ndarray | None = None
     """bool [rows, choices] or None."""
 
 
 @dataclass(slots=True)
 class InferenceReply:
-    """3. What the policy chose. *Made in* `policies/`, *carried by* `streams/inference.py`, *read in* the actor."""
+    """3. What the policy chose. *Made in* `policies/`, *carried by* `streams/inference.py`, *read
+    in* the actor."""
 
     action: np.ndarray
     """[rows, ...] as the action spec stores it."""
@@ -83,15 +88,17 @@ class InferenceReply:
 
 @dataclass(slots=True)
 class Trajectory:
-    """4. A fragment of one lane's life, [ticks, rows]. *Made in* `data/trajectory.py` by the actor, *carried by* `streams/sample.py`.
+    """4. A fragment of one lane's life, [ticks, rows]. *Made in* `data/trajectory.py` by the actor,
+    *carried by* `streams/sample.py`.
 
-    The final observation of an episode is a tick of its own with reward 0, so along the alive ticks of a row
-    `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is the first of the next fragment; here it only
-    bootstraps. The first `burn_in` ticks only warm up the policy state.
+    The final observation of an episode is a tick of its own with reward 0, so along the alive ticks
+    of a row `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is the first of the
+    next fragment; here it only bootstraps. The first `burn_in` ticks only warm up the policy state.
     """
 
     obs: Tree
-    """[ticks, rows, ...]; a leaf with `stack=n` has n - 1 earlier frames in front: [ticks + n - 1, rows, ...]."""
+    """[ticks, rows, ...]; a leaf with `stack=n` has n - 1 earlier frames in front: [ticks + n - 1,
+    rows, ...]."""
     is_first: np.ndarray
     """bool [ticks, rows]."""
     terminated: np.ndarray
@@ -120,12 +127,14 @@ class Trajectory:
 
 @dataclass(slots=True)
 class SampleBatch:
-    """5. Fragments side by side, [ticks, B]. *Made in* `data/batching.py`, *read in* the trainer by the algorithm."""
+    """5. Fragments side by side, [ticks, B]. *Made in* `data/batching.py`, *read in* the trainer by
+    the algorithm."""
 
     data: Trajectory
     """Every field with its rows axis as long as all fragments together."""
     item_ids: np.ndarray
-    """int64 [items]: which stream items these rows came from; feedback (priorities) goes back with them."""
+    """int64 [items]: which stream items these rows came from; feedback (priorities) goes back with
+    them."""
     burn_in: int = 0
     """Leading ticks that no loss sees."""
     state_every: int = 1
@@ -148,7 +157,8 @@ class TrainResult:
 
 @dataclass(slots=True)
 class Snapshot:
-    """7. Weights at one version. *Made in* the trainer, *carried by* `services/parameters.py`, *read in* the policy worker."""
+    """7. Weights at one version. *Made in* the trainer, *carried by* `services/parameters.py`,
+    *read in* the policy worker."""
 
     policy_version: int
     weights: dict[str, Any] = field(default_factory=dict)

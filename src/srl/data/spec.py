@@ -17,9 +17,11 @@ class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
     stack: int = 1
-    """Frames that the policy sees at once. Stored once, stacked on read: the policy sees `(stack, *shape)`."""
+    """Frames that the policy sees at once. Stored once, stacked on read: the policy sees `(stack,
+    *shape)`."""
     categories: tuple[int, ...] = ()
-    """For integer leaves that count categories: how many each element has (encoders make them one-hot)."""
+    """For integer leaves that count categories: how many each element has (encoders make them
+    one-hot)."""
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
@@ -130,7 +132,8 @@ def to_plain(tree: Tree) -> Any:
 
 
 def from_plain(plain: Any) -> Tree:
-    """The inverse of `to_plain`; what is a spec tree already stays. A dict with an ArraySpec's keys is a leaf."""
+    """The inverse of `to_plain`; what is a spec tree already stays. A dict with an ArraySpec's keys
+    is a leaf."""
     if plain is None or isinstance(plain, ArraySpec):
         return plain
     if isinstance(plain, dict) and set(plain) == set(ArraySpec.__struct_fields__):

@@ -8,8 +8,8 @@ import numpy as np
 def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
     """Which stored frames make up each tick's stack: int64 [ticks, B, stack], oldest first.
 
-    `is_first` is [ticks, B]; frames are stored as [ticks + stack - 1, B, ...] with tick t's own frame at
-    t + stack - 1. Frames from before the episode are replaced by its first one.
+    `is_first` is [ticks, B]; frames are stored as [ticks + stack - 1, B, ...] with tick t's own
+    frame at t + stack - 1. Frames from before the episode are replaced by its first one.
     """
     ticks = is_first.shape[0]
     tick = np.arange(ticks)[:, None]
@@ -19,7 +19,8 @@ def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
 
 
 def push_frame(stacked: np.ndarray, frame: np.ndarray, is_first: np.ndarray) -> None:
-    """Moves a live stack ([rows, stack, ...]) one frame on, in place; a new episode fills it with its first frame."""
+    """Moves a live stack ([rows, stack, ...]) one frame on, in place; a new episode fills it with
+    its first frame."""
     stacked[:, :-1] = stacked[:, 1:]
     stacked[:, -1] = frame
     if is_first.any():

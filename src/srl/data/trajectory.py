@@ -1,8 +1,10 @@
-"""Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer reads.
+"""Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer
+reads.
 
-The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(reply)`, and `reward(...)` when the
-environment has answered; `full` says that the last tick is written, and `close()` keeps what overlaps with the
-next fragment in private memory, so that the slot can be committed before the next one is claimed.
+The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(reply)`, and
+`reward(...)` when the environment has answered; `full` says that the last tick is written, and
+`close()` keeps what overlaps with the next fragment in private memory, so that the slot can be
+committed before the next one is claimed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from srl.errors import ConfigError
 
 
 class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of a fragment: what the algorithm asks for, what the agent and the policy declare."""
+    """The shape of a fragment: what the algorithm asks for, what the agent and the
+    policy declare."""
 
     length: int
     """Ticks that a loss may see."""
@@ -37,7 +40,8 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
     state_every: int = 1
     """Policy state is stored at every k-th tick."""
     cut: Literal["fixed", "episode"] = "fixed"
-    """`fixed` cuts at `length` across episode ends; `episode` (one environment per group) also cuts at each end."""
+    """`fixed` cuts at `length` across episode ends; `episode` (one environment per group) also cuts
+    at each end."""
     turn_based: bool = False
 
     def __post_init__(self) -> None:
@@ -45,8 +49,9 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, from_plain(getattr(self, name)))
         if self.length % self.state_every or self.burn_in % self.state_every:
             raise ConfigError(
-                f"trajectory: expected length and burn_in to be multiples of state_every, got length "
-                f"{self.length}, burn_in {self.burn_in}, state_every {self.state_every}. Change one of them."
+                "trajectory: expected length and burn_in to be multiples of state_every, got "
+                f"length {self.length}, burn_in {self.burn_in}, state_every {self.state_every}. "
+                "Change one of them."
             )
         if self.cut == "episode" and self.envs != 1:
             raise ConfigError(
@@ -55,8 +60,8 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.turn_based and any(leaf.stack > 1 for leaf in leaves(self.agent.obs)):
             raise ConfigError(
-                "trajectory: frame stacking by the system expects agents that act at every tick, got a turn-based "
-                "environment. Stack frames inside the environment instead."
+                "trajectory: frame stacking by the system expects agents that act at every tick, "
+                "got a turn-based environment. Stack frames inside the environment instead."
             )
 
     @property
@@ -126,8 +131,9 @@ def from_tree(tree: dict[str, Tree]) -> Trajectory:
 class FragmentWriter:
     """Writes one lane into one fragment after another.
 
-    An action still waiting for its reward when a fragment is cut (its agent is not on turn) moves to the cut:
-    it becomes the bootstrap of this fragment and the first tick of the next, so that every action is seen once.
+    An action still waiting for its reward when a fragment is cut (its agent is not on turn) moves
+    to the cut: it becomes the bootstrap of this fragment and the first tick of the next, so that
+    every action is seen once.
     """
 
     def __init__(self, spec: TrajectorySpec) -> None:
@@ -141,7 +147,7 @@ class FragmentWriter:
         self._state_at_action = tree_map(
             lambda leaf: np.zeros((spec.rows, *leaf.shape), leaf.dtype), spec.policy_state
         )
-        # What overlaps with the next fragment: burn-in, and the tick that was this fragment's bootstrap.
+        # What overlaps with the next fragment: burn-in, and this fragment's bootstrap tick.
         self._carry = spec.allocate(spec.burn_in + 1)
         self._carry.policy_version.fill(-1)
         self._obs_depths = tree_map(lambda leaf: leaf.stack - 1, spec.agent.obs)
@@ -179,7 +185,7 @@ class FragmentWriter:
         slot.reward.fill(0.0)
         self._copy_overlap(self._carry, 0, slot, 0)
         self.tick = self.spec.burn_in
-        # Only what is in this fragment can still earn reward: at most the action that moved to its first tick.
+        # Only what is in this fragment can still earn reward: at most the action that moved here.
         self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
 
     def observe(self, step: EnvStep, policy_state: Tree) -> None:
@@ -233,7 +239,8 @@ class FragmentWriter:
                 )
 
     def reward(self, reward: np.ndarray) -> None:
-        """Adds what the environment paid: to this tick's action, or to the row's last one where it did not act."""
+        """Adds what the environment paid: to this tick's action, or to the row's last one where it
+        did not act."""
         slot = self.slot
         if not self.spec.turn_based:
             slot.reward[self.tick] += np.where(slot.acted[self.tick], reward, 0.0)
