@@ -1,7 +1,9 @@
-"""The board: what every worker is doing and has done, where the controller can read it even after a death.
+"""The board: what every worker is doing and has done, where the controller can read it even after a
+death.
 
-Each worker has a row of numbers that its own loop writes: heartbeat, the call it is in, busy and waiting time,
-counters. The controller writes two numbers for all to read: stop, and the checkpoint that is asked for.
+Each worker has a row of numbers that its own loop writes: heartbeat, the call it is in, busy and
+waiting time, counters. The controller writes two numbers for all to read: stop, and the checkpoint
+that is asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How workers report: messages to the collector, by a call in its own process or by a local socket from others."""
+"""How workers report: messages to the collector, by a call in its own process or by a local socket
+from others."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class InlineMetrics:
 
 
 class SocketMetrics:
-    """The collector listens on a datagram socket in the run's folder. A full socket keeps messages here for later."""
+    """The collector listens on a datagram socket in the run's folder. A full socket keeps messages
+    here for later."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

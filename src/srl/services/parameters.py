@@ -1,8 +1,9 @@
 """Parameters: versioned weights, one writer, many readers.
 
-On one host the weights lie in shared memory twice, under a sequence number: the writer fills the half that is not
-current and then moves the number; a reader copies the current half and looks at the number again. Readers copy only
-when the version moved. Each half holds one snapshot: parameters and buffers, normaliser statistics included.
+On one host the weights lie in shared memory twice, under a sequence number: the writer fills the
+half that is not current and then moves the number; a reader copies the current half and looks at
+the number again. Readers copy only when the version moved. Each half holds one snapshot: parameters
+and buffers, normaliser statistics included.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class ParameterWriter:
         number = self._memory.number
         begun = number[1] + 1
         half = begun % 2
-        # A reader of this half, now two publications old, sees that `begun` moved past it and copies anew.
+        # A reader of this half, now two publications old, sees that `begun` moved on, and copies
+        # anew.
         number[0] = begun
         for name, array in self._memory.halves[half].items():
             array[...] = snapshot.weights[name]

@@ -1,12 +1,13 @@
 """The inference stream: duplex, many clients (actors), one or more servers (policy workers).
 
-Every lane of every client has one place for its request and one for its reply. A client writes its request in place
-and submits it; a server takes what was submitted, and writes the reply in place. Nothing is serialised, nothing is
-allocated, and a lane has at most one request open.
+Every lane of every client has one place for its request and one for its reply. A client writes its
+request in place and submits it; a server takes what was submitted, and writes the reply in place.
+Nothing is serialised, nothing is allocated, and a lane has at most one request open.
 
-Waiting: no operation blocks. `submit` rings the servers, `answer` rings the clients; whoever finds nothing to do
-names the stream to its worker loop, which sleeps until rung. Closing: a server that sees no client left is done. A
-server that died leaves what it had taken; `reclaim_server` gives it to the next.
+Waiting: no operation blocks. `submit` rings the servers, `answer` rings the clients; whoever finds
+nothing to do names the stream to its worker loop, which sleeps until rung. Closing: a server that
+sees no client left is done. A server that died leaves what it had taken; `reclaim_server` gives it
+to the next.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def _request_at(request: InferenceRequest, index: object) -> InferenceRequest:
 
 
 class InferenceClient:
-    """An actor's end: write `request(lane)` in place, `submit`, and read `reply(lane)` once `poll` names it."""
+    """An actor's end: write `request(lane)` in place, `submit`, and read `reply(lane)` once `poll`
+    names it."""
 
     def __init__(self, spec: InferenceSpec, arena: Arena, client: int) -> None:
         self.spec = spec
@@ -135,7 +137,8 @@ class InferenceClient:
         memory.open_clients[client] = 1
 
     def request(self, lane: int) -> InferenceRequest:
-        """The lane's request, [rows, ...], to write into. Its content stays until it is written again."""
+        """The lane's request, [rows, ...], to write into. Its content stays until it is written
+        again."""
         return self._requests[lane]
 
     def submit(self, lane: int, num_rows: int) -> None:
@@ -151,7 +154,8 @@ class InferenceClient:
         return np.flatnonzero(self._status == ANSWERED).tolist()  # type: ignore[no-any-return]
 
     def take(self, lane: int) -> InferenceReply:
-        """The lane's reply, [rows, ...] of which the first `num_rows` count; valid until the next submit."""
+        """The lane's reply, [rows, ...] of which the first `num_rows` count; valid until the next
+        submit."""
         self._status[lane] = IDLE
         reply = self._replies[lane]
         reply.policy_version = int(self._version[lane])
@@ -165,7 +169,8 @@ class InferenceClient:
 
 
 class InferenceServer:
-    """A policy worker's end: `poll` takes what was submitted, `gather` reads it, `answer` replies."""
+    """A policy worker's end: `poll` takes what was submitted, `gather` reads it,
+    `answer` replies."""
 
     def __init__(self, spec: InferenceSpec, arena: Arena, server: int) -> None:
         self.spec = spec
@@ -188,7 +193,8 @@ class InferenceServer:
         return int(memory.num_rows[memory.status == SUBMITTED].sum())
 
     def poll(self, max_rows: int = 0) -> np.ndarray:
-        """Takes submitted lanes (int64 [n]), as many as fit into `max_rows` but at least one; 0 takes all."""
+        """Takes submitted lanes (int64 [n]), as many as fit into `max_rows` but at least one; 0
+        takes all."""
         memory = self._memory
         lanes = np.flatnonzero(memory.status == SUBMITTED)
         if not lanes.size:
@@ -209,7 +215,8 @@ class InferenceServer:
         return lanes
 
     def gather(self, lanes: np.ndarray) -> tuple[InferenceRequest, np.ndarray]:
-        """The taken lanes' rows as one request (one copy, none for a single lane), and rows per lane."""
+        """The taken lanes' rows as one request (one copy, none for a single lane), and rows per
+        lane."""
         memory, rows = self._memory, self.spec.rows
         counts = memory.num_rows[lanes]
         if len(lanes) == 1:
@@ -275,7 +282,8 @@ def create_inference(spec: InferenceSpec, arena: Arena) -> None:
 
 
 def reclaim_server(spec: InferenceSpec, arena: Arena, server: int) -> int:
-    """Gives what a server had taken back to the others; for a dead server only once its death is certain."""
+    """Gives what a server had taken back to the others; for a dead server only once its death is
+    certain."""
     memory = _Memory(spec, arena)
     with arena.lock(f"inference/{spec.name}"):
         held = np.flatnonzero((memory.status == TAKEN) & (memory.server == server))

@@ -1,16 +1,17 @@
 """The sample stream: one way, bounded, from writers (actors) to readers (trainers, buffers).
 
-A writer claims a slot, fills it tick by tick, and commits it; a reader takes it, reads it in place, and releases it.
-A step is written once, into memory that the reader reads. Slots change hands by number, under a lock that the
-kernel frees when its holder dies.
+A writer claims a slot, fills it tick by tick, and commits it; a reader takes it, reads it in place,
+and releases it. A step is written once, into memory that the reader reads. Slots change hands by
+number, under a lock that the kernel frees when its holder dies.
 
-Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when newer weights
-must come first (policy age); `take` returns None when nothing is ready. Whoever got None is rung when that changes.
-Nothing is dropped unless its holder died; every item that was produced is consumed, dropped with a reason, or in a
-slot. Closing: readers drain what is ready and then see `closed`; writers of a stream without readers see `closed`.
+Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when
+newer weights must come first (policy age); `take` returns None when nothing is ready. Whoever got
+None is rung when that changes. Nothing is dropped unless its holder died; every item that was
+produced is consumed, dropped with a reason, or in a slot. Closing: readers drain what is ready and
+then see `closed`; writers of a stream without readers see `closed`.
 
-Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader that its writer's
-number selects.
+Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader
+that its writer's number selects.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     items_per_batch: int = 1
     """Fragments that one learner step consumes."""
     max_policy_age: int | None = None
-    """Versions that a fragment's oldest step may lag when it is consumed; None does not bound it."""
+    """Versions that a fragment's oldest step may lag when it is consumed; None does
+    not bound it."""
     base_version: int = 0
     """The version at which the first batch will be consumed (a resumed run's is not 0)."""
 
@@ -99,7 +101,8 @@ class _Memory:
     reader: np.ndarray
     """Who is reading (-1: nobody yet), for `any` and `key`."""
     pending: np.ndarray
-    """A bit for each reader that has not released it, for `all`; a second set of bits marks who took it."""
+    """A bit for each reader that has not released it, for `all`; a second set of bits marks who
+    took it."""
     ticket: np.ndarray
     length: np.ndarray
     env_steps: np.ndarray
@@ -159,7 +162,8 @@ class SampleSink:
         return bool((self._memory.open_readers == 2).all()) and bool(self.spec.readers)
 
     def claim(self, newest_version: int) -> Slot | None:
-        """A free slot, or None if there is none or if `newest_version` (the newest weights) is still too old."""
+        """A free slot, or None if there is none or if `newest_version` (the newest weights) is
+        still too old."""
         memory = self._memory
         with self._arena.lock(self._lock_name):
             num_returned = int(memory.num_returned[0])
@@ -235,14 +239,16 @@ class Item:
         self.trajectory: Trajectory = memory.items[index]
 
     def release(self) -> None:
-        """The slot may be written again; `SampleSource.acknowledge` says when the item is done with."""
+        """The slot may be written again; `SampleSource.acknowledge` says when the item is done
+        with."""
         self._source._release(self.index)
 
 
 class SampleSource:
     """A reader's end: `take` what is ready.
 
-    Where policy age is bounded, items come in the order in which they were claimed, so that the bound is exact.
+    Where policy age is bounded, items come in the order in which they were claimed, so that the
+    bound is exact.
     """
 
     def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
@@ -308,8 +314,8 @@ class SampleSource:
         if (item.policy_version[:length][item.acted[:length]] < 0).any():
             writer = self.spec.writers[int(self._memory.writer[index])]
             raise StreamError(
-                f"stream {self.spec.name!r}: slot {index} was committed by {writer} with steps that "
-                "were never written. The writer must fill every tick before it commits."
+                f"stream {self.spec.name!r}: slot {index} was committed by {writer} with steps "
+                "that were never written. The writer must fill every tick before it commits."
             )
 
     def _release(self, index: int) -> None:
@@ -353,7 +359,8 @@ def create_sample(spec: SampleSpec, arena: Arena) -> None:
 
 
 def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
-    """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost, and counted."""
+    """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost,
+    and counted."""
     memory = _Memory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
         held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
@@ -373,7 +380,8 @@ def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
 
 
 def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
-    """Frees the slots of a reader whose death is certain; what it had not released is dropped, and counted."""
+    """Frees the slots of a reader whose death is certain; what it had not released is dropped, and
+    counted."""
     memory = _Memory(spec, arena)
     source = SampleSource(spec, arena, reader)
     with arena.lock(f"sample/{spec.name}"):
@@ -407,7 +415,8 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 def ledger(spec: SampleSpec, arena: Arena) -> Ledger:
-    """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in flight."""
+    """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in
+    flight."""
     memory = _Memory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
         return Ledger(
