@@ -11,7 +11,7 @@ SrlError                      something the user can act on; printed without a t
 ├── SharedMemoryError         shared memory is too small or gone
 ├── CheckpointError           a checkpoint cannot be written or read
 ├── WorkerError               a worker failed; carries its last words
-└── RunError                  a run as a whole cannot go on (nothing makes progress, no run there, ...)
+└── RunError                  a run as a whole cannot go on (nothing makes progress, ...)
 """
 
 from __future__ import annotations

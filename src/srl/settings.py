@@ -1,4 +1,5 @@
-"""Settings: frozen dataclasses with a docstring under each field, read from YAML and `--set key=value`."""
+"""Settings: frozen dataclasses with a docstring under each field, read from YAML and `--set
+key=value`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from typing import Any, TypeVar, get_type_hints
@@ -79,7 +81,7 @@ def _own_field_docs(kind: type) -> dict[str, str]:
         return {}
     docs: dict[str, str] = {}
     body = tree.body[0].body  # type: ignore[attr-defined]
-    for line, following in zip(body, body[1:], strict=False):
+    for line, following in itertools.pairwise(body):
         if (
             isinstance(line, ast.AnnAssign)
             and isinstance(line.target, ast.Name)

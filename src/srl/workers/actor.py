@@ -1,10 +1,11 @@
 """The actor: steps groups of environments in a ring, and writes what happens into fragments.
 
-*Consumes* replies of the inference stream. *Waits for* replies, for a free slot of the sample stream, for newer
-weights where policy age is bounded. *Unblocked by* policy workers and trainers. *Produces* requests and fragments.
+*Consumes* replies of the inference stream. *Waits for* replies, for a free slot of the sample
+stream, for newer weights where policy age is bounded. *Unblocked by* policy workers and trainers.
+*Produces* requests and fragments.
 
-Whichever group has all its actions is stepped next, so that simulation and inference overlap. An actor never
-imports torch.
+Whichever group has all its actions is stepped next, so that simulation and inference overlap. An
+actor never imports torch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ActorConfig:
     count: int = 0
     """Actor workers; 0 chooses by layout and cores."""
     groups: int = 0
-    """Groups in each actor's ring: one is stepped while others wait for their actions; 0 chooses by layout."""
+    """Groups in each actor's ring: one is stepped while others wait for their actions; 0 chooses by
+    layout."""
 
     def __post_init__(self) -> None:
         if self.envs < 1:
@@ -114,7 +116,7 @@ class Lane:
     def observe(self, step: EnvStep) -> None:
         """Notes what the environments showed, and asks for actions."""
         if step.is_first.any():
-            # A row that is not on turn yet is asked later; its state must not be the last episode's.
+            # A row that is not on turn yet is asked later, with nothing of the last episode.
             self._first |= step.is_first
             for leaf in leaves(self.policy_state):
                 leaf[step.is_first] = 0

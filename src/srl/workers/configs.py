@@ -1,4 +1,5 @@
-"""Settings of the workers that compute with torch; apart, so that reading settings does not import it."""
+"""Settings of the workers that compute with torch; apart, so that reading settings does not import
+it."""
 
 from __future__ import annotations
 

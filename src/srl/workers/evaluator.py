@@ -1,7 +1,8 @@
 """The evaluator: plays whole episodes with fixed weights beside training.
 
-*Consumes* snapshots of the parameter service. *Waits for* a newer version, and for the interval to pass. *Unblocked
-by* trainers. *Produces* evaluation returns, stamped with the version that was played.
+*Consumes* snapshots of the parameter service. *Waits for* a newer version, and for the interval to
+pass. *Unblocked by* trainers. *Produces* evaluation returns, stamped with the version that was
+played.
 """
 
 from __future__ import annotations

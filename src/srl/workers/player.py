@@ -87,7 +87,7 @@ class Player:
             )
             for i, (lane, agents) in enumerate(envs.lanes.items())
         }
-        # Every environment plays its share, so that short episodes do not count more than long ones.
+        # Every environment plays its share, so that short episodes count no more than long ones.
         share, rest = divmod(episodes, envs.num_envs)
         self._left = np.array([share + (i < rest) for i in range(envs.num_envs)])
         self.result = Result({lane: [] for lane in envs.lanes}, {lane: [] for lane in envs.lanes})

@@ -1,7 +1,8 @@
 """The policy worker: answers whatever requests have arrived, in one batch, with the newest weights.
 
-*Consumes* requests of one or more inference streams. *Waits for* requests, and at first for weights. *Unblocked by*
-actors and trainers. *Produces* replies, stamped with the policy version that made them.
+*Consumes* requests of one or more inference streams. *Waits for* requests, and at first for
+weights. *Unblocked by* actors and trainers. *Produces* replies, stamped with the policy version
+that made them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The trainer: fills batches, lets the algorithm make newer weights of them, and publishes those.
 
-*Consumes* fragments of one sample stream. *Waits for* fragments. *Unblocked by* actors (or a worker in between).
-*Produces* snapshots for the parameter service, one version for each learner step.
+*Consumes* fragments of one sample stream. *Waits for* fragments. *Unblocked by* actors (or a worker
+in between). *Produces* snapshots for the parameter service, one version for each learner step.
 
-Between minibatches it looks at stop and fills the next batch. An unfinished learner step can be undone, because
-weights and learner state from before it are kept aside.
+Between minibatches it looks at stop and fills the next batch. An unfinished learner step can be
+undone, because weights and learner state from before it are kept aside.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class TrainerWorker(Worker):
             raise LearnError(f"{error} (policy {self.policy_name!r} in {self.name})") from error
 
     def _undo(self) -> None:
-        """Back to before this learner step. Its batch stays, to be trained on if the run goes on."""
+        """Back to before this learner step. Its batch stays, to be trained on if
+        the run goes on."""
         self._load_learner(self._before)
 
     def _finish(self, result: TrainResult, seconds: float) -> None:
@@ -177,7 +178,8 @@ class TrainerWorker(Worker):
         self._algorithm.restore(state["algorithm"])
 
     def state(self, exact: bool) -> Tree:
-        """Learner and counters; in an exact checkpoint also the batches that are full or filling."""
+        """Learner and counters; in an exact checkpoint also the batches that are
+        full or filling."""
         return {
             "version": self.version,
             "env_steps": self.env_steps,

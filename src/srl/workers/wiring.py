@@ -1,4 +1,5 @@
-"""What a worker is told: its part of the plan, as plain values that travel as JSON, and the ends it gets from it."""
+"""What a worker is told: its part of the plan, as plain values that travel as JSON, and the ends it
+gets from it."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Context:
-    """What a worker is built from: its plan, and ways to get the ends of its streams and services."""
+    """What a worker is built from: its plan, and ways to get the ends of its
+    streams and services."""
 
     plan: Plan
     worker: WorkerPlan

@@ -1,8 +1,9 @@
 """The loop that every worker runs in, written once.
 
-A worker's `step()` never blocks: it makes progress, or names what it waits for. `Host` steps the workers of one
-process in a fixed order, and sleeps on the process's bell when none of them can go on. All workers of an experiment
-in one host are the `serial` launcher; an actor and a policy in one host are the `inline` layout.
+A worker's `step()` never blocks: it makes progress, or names what it waits for. `Host` steps the
+workers of one process in a fixed order, and sleeps on the process's bell when none of them can go
+on. All workers of an experiment in one host are the `serial` launcher; an actor and a policy in one
+host are the `inline` layout.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Worker(ABC):
     row: BoardRow
     """Its heartbeat, timers and counters."""
     in_every_checkpoint = False
-    """Whether every checkpoint has this worker's state, or only exact ones (of the serial launcher)."""
+    """Whether every checkpoint has this worker's state, or only exact ones (of the serial
+    launcher)."""
 
     @classmethod
     @abstractmethod
@@ -65,7 +67,8 @@ class Worker(ABC):
         return False
 
     def state(self, exact: bool) -> Tree:
-        """What `restore` needs; if `exact`, to go on as if nothing had happened. None: nothing to keep."""
+        """What `restore` needs; if `exact`, to go on as if nothing had happened. None: nothing to
+        keep."""
         return None
 
     @property
@@ -77,11 +80,12 @@ class Worker(ABC):
         """Weights that belong into a checkpoint, by policy name."""
         return {}
 
-    def restore(self, state: Tree, exact: bool) -> None:
+    def restore(self, state: Tree, exact: bool) -> None:  # noqa: B027 (nothing to restore is fine)
         """Goes on from `state`."""
 
-    def close(self) -> None:
-        """Closes the ends of its streams and frees what it holds. Called once, also after an error."""
+    def close(self) -> None:  # noqa: B027 (nothing to close is fine)
+        """Closes the ends of its streams and frees what it holds. Called once, also
+        after an error."""
 
 
 class Waiter(Protocol):
