@@ -40,14 +40,24 @@ class BatchBuilder:
             rows = source.shape[1]
             target[:, index * rows : (index + 1) * rows] = source
         if length < self.spec.capacity:
-            rows = self.spec.rows
-            columns = slice(index * rows, (index + 1) * rows)
-            for flag in (self._batch.alive, self._batch.acted, self._batch.is_first):
-                flag[length:, columns] = False
-            for flag in (self._batch.terminated, self._batch.truncated):
-                flag[length:, columns] = False
+            self._blank(index, length)
         self._ids.append(item_id)
         self.num_env_steps += num_env_steps
+
+    def _blank(self, index: int, length: int) -> None:
+        """Zeros beyond the end: a slot may hold anything there, and NaN survives a mask of 0."""
+        batch, missing = self._batch, self.spec.capacity - length
+        kept = to_tree(batch)
+        states = kept.pop("policy_state")
+        for array in leaves(kept):
+            # Counted from behind, because frame stacks have earlier frames in front.
+            width = array.shape[1] // self.num_items
+            array[-missing:, index * width : (index + 1) * width] = 0
+        for array in leaves(states):
+            first = -(-length // self.spec.state_every)
+            array[first:, index * self.spec.rows : (index + 1) * self.spec.rows] = 0
+        columns = slice(index * self.spec.rows, (index + 1) * self.spec.rows)
+        batch.policy_version[length:, columns] = -1
 
     def batch(self) -> SampleBatch:
         """The full batch. It is a view: valid until `clear`."""

@@ -166,16 +166,15 @@ class FragmentWriter:
     @property
     def full(self) -> bool:
         """The last tick is observed; its reply closes the fragment."""
-        if self.tick == self.spec.capacity - 1:
-            return True
-        if self.spec.cut == "episode" and self.tick > self.spec.burn_in:
-            slot = self.slot
-            return bool(
-                (
-                    ~slot.alive[self.tick] | slot.terminated[self.tick] | slot.truncated[self.tick]
-                ).all()
-            )
-        return False
+        return self.tick == self.spec.capacity - 1 or self._cuts_here()
+
+    def _cuts_here(self) -> bool:
+        """Whether an episode that the spec wants cut ends with this tick."""
+        if self.spec.cut != "episode":
+            return False
+        slot, t = self.slot, self.tick
+        final = slot.terminated[t] | slot.truncated[t]
+        return bool(final.any() and (final | ~slot.alive[t]).all())
 
     def open(self, slot: Trajectory) -> None:
         """Starts a fragment in a claimed slot, with what overlaps from the one before."""
@@ -204,6 +203,13 @@ class FragmentWriter:
         slot.truncated[t] = step.truncated
         slot.alive[t] = step.alive
         slot.acted[t] = step.turn
+        if not step.turn.all():
+            # Nobody is asked for some of these rows; what is stored for them is plain zeros.
+            slot.action[t] = 0
+            tree_map(lambda to: _put(to, t, 0), slot.extras)
+        if self.spec.turn_based:
+            # Where an episode begins, no action has been taken yet that could earn its rewards.
+            self._last_acted[step.is_first] = -1
         if slot.action_mask is not None and step.action_mask is not None:
             slot.action_mask[t] = step.action_mask
         if slot.state is not None:
@@ -253,7 +259,7 @@ class FragmentWriter:
         slot, length = self.slot, self.tick + 1
         if self.spec.turn_based:
             self._move_open_actions()
-        if self.spec.cut == "episode" and length < self.spec.capacity:
+        if self._cuts_here():
             # The next fragment starts with a new episode and shares nothing with this one.
             self._fresh = True
             self._last_acted.fill(-1)
@@ -268,22 +274,21 @@ class FragmentWriter:
     def _move_open_actions(self) -> None:
         slot, t = self.slot, self.tick
         waiting = slot.alive[t] & ~slot.acted[t] & ~slot.terminated[t] & ~slot.truncated[t]
-        rows = np.flatnonzero(
-            waiting & (self._last_acted >= self.spec.burn_in) & (self._last_acted < t)
-        )
-        if not rows.size:
-            return
-        at = self._last_acted[rows]
         record = to_tree(slot)
         states = record.pop("policy_state")
         record.pop("state")
-        for array in leaves(record):
-            array[t, rows] = array[at, rows]
-        for array, fed in zip(leaves(states), leaves(self._state_at_action), strict=True):
-            array[t // self.spec.state_every, rows] = fed[rows]
-        slot.acted[at, rows] = False
-        slot.alive[at, rows] = False
-        slot.reward[at, rows] = 0.0
+        every = self.spec.state_every
+        for row in np.flatnonzero(waiting & (self._last_acted >= 0)):
+            at = int(self._last_acted[row])
+            for array in leaves(record):
+                array[t, row] = array[at, row]
+            # From here to the cut nothing happens any more, so nothing moves the policy's state.
+            for array, fed in zip(leaves(states), leaves(self._state_at_action), strict=True):
+                array[-(-at // every) : t // every + 1, row] = fed[row]
+            for flag in (slot.acted, slot.alive, slot.is_first):
+                flag[at:t, row] = False
+            slot.policy_version[at:t, row] = -1
+            slot.reward[at:t, row] = 0.0
 
     def _first_frames(self, step: EnvStep) -> None:
         """A life starts with its first frame all through the stack."""
@@ -331,5 +336,5 @@ class FragmentWriter:
             tree_map(np.copyto, to_tree(slot), state["open"])
 
 
-def _put(array: np.ndarray, index: object, value: np.ndarray) -> None:
+def _put(array: np.ndarray, index: object, value: np.ndarray | int) -> None:
     array[index] = value  # type: ignore[call-overload]
