@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from srl.data.tree import Tree, flatten, unflatten
@@ -48,13 +48,16 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryview | bytes]:
     """Frames to send one after another; array bytes are not copied where they are contiguous."""
-    flat = {path: np.asarray(array, order="C") for path, array in flatten(arrays).items()}
+    flat = {path: _native(array) for path, array in flatten(arrays).items()}
+    for path, array in flat.items():
+        if array.dtype.name not in _DTYPES:
+            raise SpecError(f"{path}: expected numbers or flags, got {array.dtype}. Cast it first.")
     fields = [_Field(path, array.dtype.name, array.shape) for path, array in flat.items()]
     header = _encoder.encode(_Header(fields, values or {}))
     return [
         struct.pack("<I", len(header)),
         header,
-        *(memoryview(a.reshape(-1).view(np.uint8)) for a in flat.values()),
+        *(array.reshape(-1).view(np.uint8).data for array in flat.values()),
     ]
 
 
@@ -89,14 +92,19 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
             raise SpecError(
                 f"message: {entry.path!r} needs {end - offset} bytes, got {len(data) - offset}."
             )
-        flat[entry.path] = np.frombuffer(data[offset:end], dtype).reshape(entry.shape)
+        try:
+            flat[entry.path] = np.ndarray(entry.shape, dtype, data, offset)
+        except (ValueError, OverflowError) as error:
+            raise SpecError(f"message: {entry.path!r} has no valid shape ({error}).") from None
         offset = end
     if offset != len(data):
         raise SpecError(f"message: expected {offset} bytes, got {len(data)}.")
-    try:
-        return unflatten(flat), header.values
-    except (AttributeError, TypeError):
-        raise SpecError("message: one array's path goes through another's.") from None
+    return unflatten(flat), header.values
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The array as its bytes will be read: contiguous, in the byte order of all our machines."""
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
 def save_state(path: Path, state: Tree) -> None:
@@ -106,10 +114,12 @@ def save_state(path: Path, state: Tree) -> None:
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray | bytes):
-            is_bytes = isinstance(value, bytes)
-            array = np.frombuffer(value, np.uint8) if is_bytes else np.asarray(value, order="C")
-            arrays[str(len(arrays))] = array
-            return {"$bytes" if is_bytes else "$array": str(len(arrays) - 1)}
+            key = str(len(arrays))
+            if isinstance(value, bytes):
+                arrays[key] = np.frombuffer(value, np.uint8)
+                return {"$bytes": key}
+            arrays[key] = _native(value)
+            return {"$array": key}
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, dict):
@@ -128,31 +138,34 @@ def save_state(path: Path, state: Tree) -> None:
 
 def load_state(path: Path) -> Tree:
     """Reads what `save_state` wrote."""
-    from safetensors import safe_open
-
     try:
         arrays = load_file(path)
         with safe_open(path, framework="numpy") as file:
             tree = json.loads(file.metadata()["tree"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        return _restore(tree, arrays)
+    except (
+        *(OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError),
+        RecursionError,
+    ) as error:
         raise CheckpointError(
             f"{path.name}: expected a state file, got something unreadable ({error})."
         ) from error
 
-    def restore(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        (tag, content), *_ = value.items()
-        match tag:
-            case "$array":
-                return arrays[content]
-            case "$bytes":
-                return arrays[content].tobytes()
-            case "$dict":
-                return {restore(k): restore(v) for k, v in content}
-            case "$tuple":
-                return tuple(restore(v) for v in content)
-            case _:
-                return [restore(v) for v in content]
 
-    return restore(tree)
+def _restore(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((tag, content),) = value.items()
+    match tag:
+        case "$array":
+            return arrays[content]
+        case "$bytes":
+            return arrays[content].tobytes()
+        case "$dict":
+            return {_restore(k, arrays): _restore(v, arrays) for k, v in content}
+        case "$tuple":
+            return tuple(_restore(v, arrays) for v in content)
+        case "$list":
+            return [_restore(v, arrays) for v in content]
+        case _:
+            raise ValueError(f"unknown mark {tag!r}")

@@ -15,7 +15,8 @@ def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
     tick = np.arange(ticks)[:, None]
     first = np.maximum.accumulate(np.where(is_first, tick, -stack), axis=0)
     wanted = tick[:, :, None] + np.arange(1 - stack, 1)
-    return np.maximum(wanted, first[:, :, None]) + (stack - 1)
+    index: np.ndarray = np.maximum(wanted, first[:, :, None]) + (stack - 1)
+    return index
 
 
 def push_frame(stacked: np.ndarray, frame: np.ndarray, is_first: np.ndarray) -> None:

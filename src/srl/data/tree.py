@@ -10,18 +10,23 @@ from typing import Any
 
 import optree
 
+from srl.errors import SpecError
+
 Tree = Any
 """A leaf, or a dict of trees."""
+MAX_DEPTH = 64
+"""Levels of a tree that is put together from paths."""
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Applies `function` to every leaf (and to the leaves at the same places in `rest`)."""
-    return optree.tree_map(function, tree, *rest)  # type: ignore[arg-type]
+    return optree.tree_map(function, tree, *rest)
 
 
 def leaves(tree: Tree) -> list[Any]:
     """The leaves, in the order of their sorted paths. None has no leaves."""
-    return optree.tree_leaves(tree)
+    found: list[Any] = optree.tree_leaves(tree)
+    return found
 
 
 def paths(tree: Tree) -> Iterator[tuple[str, Any]]:
@@ -44,7 +49,13 @@ def unflatten(flat: dict[str, Any]) -> Tree:
     for path, leaf in flat.items():
         *parents, last = path.split(".")
         node = tree
+        if len(parents) > MAX_DEPTH:
+            raise SpecError(f"tree: expected at most {MAX_DEPTH} levels, got {len(parents)}.")
         for key in parents:
             node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                raise SpecError(f"tree: the path {path!r} goes through a leaf.")
+        if last in node:
+            raise SpecError(f"tree: expected a leaf at {path!r}, got branches there too.")
         node[last] = leaf
     return tree
