@@ -78,8 +78,8 @@ class Board:
     def __init__(self, arena: Arena, workers: tuple[str, ...]) -> None:
         width = len(_FIELDS)
         region = arena.region("board", 64 + 8 * width * len(workers))
-        self._orders = memoryview(region[:64].view(np.int64))
-        cells = memoryview(region[64:].view(np.int64))
+        self._orders = region[:64].view(np.int64).data
+        cells = region[64:].view(np.int64).data
         self.rows = {
             name: BoardRow(cells[i * width : (i + 1) * width]) for i, name in enumerate(workers)
         }

@@ -36,7 +36,7 @@ class _Memory:
         size = max(64, layout_bytes(half))
         region = arena.region(f"parameters/{spec.policy}", 64 + 2 * size, "the network's size")
         numbers = region[:64].view(np.int64)
-        self.number = memoryview(numbers)
+        self.number = numbers.data
         """0: publications begun, 1: publications done, 2 and 3: the version in each half plus 1."""
         self.halves = [
             layout_views(half, region[64 + i * size : 64 + (i + 1) * size]) for i in range(2)
@@ -77,8 +77,7 @@ class ParameterReader:
     @property
     def version(self) -> int:
         """The newest version, or -1 before the first."""
-        number = self._memory.number
-        return int(number[2 + number[1] % 2]) - 1
+        return self.read({})
 
     def read(self, into: Mapping[str, np.ndarray]) -> int:
         """Copies the newest weights into arrays of the same shapes, and returns their version."""

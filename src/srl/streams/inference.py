@@ -151,7 +151,7 @@ class InferenceClient:
 
     def poll(self) -> list[int]:
         """Lanes whose replies have come; each is named until `take`n."""
-        return np.flatnonzero(self._status == ANSWERED).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(self._status == ANSWERED).tolist()
 
     def take(self, lane: int) -> InferenceReply:
         """The lane's reply, [rows, ...] of which the first `num_rows` count; valid until the next
@@ -260,7 +260,9 @@ class InferenceServer:
         _put_all(put, memory.reply.state, reply.state)
         _put_all(put, memory.reply.extras, reply.extras)
         memory.version[lanes] = reply.policy_version
-        memory.status[lanes] = ANSWERED
+        # A client that died meanwhile has withdrawn its request; its successor asks anew.
+        mine = (memory.status[lanes] == TAKEN) & (memory.server[lanes] == self._server)
+        memory.status[lanes[mine]] = ANSWERED
         per_client = self.spec.lanes_per_client
         for client in {int(lane) // per_client for lane in lanes}:
             self._arena.ring(self.spec.clients[client])

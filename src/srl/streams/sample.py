@@ -22,14 +22,19 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.layout import Shape, layout_bytes, layout_views, mark_unwritten
+from srl.data.layout import mark_unwritten
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
-
-FREE, WRITING, READY = range(3)
-WRITER_DIED, READER_DIED = range(2)
-DROP_REASONS = ("writer died", "reader died")
+from srl.streams.sample_memory import (
+    DROP_REASONS,
+    FREE,
+    READER_DIED,
+    READY,
+    WRITER_DIED,
+    WRITING,
+    SampleMemory,
+)
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,74 +63,6 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class _Memory:
-    """The stream's bookkeeping and slots."""
-
-    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
-        slots = spec.slots
-        shapes = {
-            "status": Shape((slots,), "uint8"),
-            "writer": Shape((slots,), "int32"),
-            "reader": Shape((slots,), "int32"),
-            "pending": Shape((slots,), "int64"),
-            "ticket": Shape((slots,), "int64"),
-            "length": Shape((slots,), "int64"),
-            "env_steps": Shape((slots,), "int64"),
-            "next_ticket": Shape((1,), "int64"),
-            "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
-            "returned": Shape((slots,), "int64"),
-            "num_returned": Shape((1,), "int64"),
-            "num_lost": Shape((1,), "int64"),
-            "base_version": Shape((1,), "int64"),
-            "produced": Shape((len(spec.writers),), "int64"),
-            "taken": Shape((max(1, len(spec.readers)),), "int64"),
-            "consumed": Shape((max(1, len(spec.readers)),), "int64"),
-            "dropped": Shape((len(DROP_REASONS),), "int64"),
-            "open_writers": Shape((len(spec.writers),), "uint8"),
-            "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
-            "waiting_writers": Shape((len(spec.writers),), "uint8"),
-            "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
-        }
-        header = layout_bytes(shapes)
-        size = -(-spec.trajectory.nbytes // 4096) * 4096
-        region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
-        for name, view in layout_views(shapes, region[:header]).items():
-            setattr(self, name, view)
-        self.items = [
-            spec.trajectory.views(region[header + i * size : header + (i + 1) * size])
-            for i in range(slots)
-        ]
-
-    status: np.ndarray
-    writer: np.ndarray
-    reader: np.ndarray
-    """Who is reading (-1: nobody yet), for `any` and `key`."""
-    pending: np.ndarray
-    """A bit for each reader that has not released it, for `all`; a second set of bits marks who
-    took it."""
-    ticket: np.ndarray
-    length: np.ndarray
-    env_steps: np.ndarray
-    next_ticket: np.ndarray
-    next_taken: np.ndarray
-    returned: np.ndarray
-    """Tickets that dead writers gave back, to be handed out again."""
-    num_returned: np.ndarray
-    base_version: np.ndarray
-    num_lost: np.ndarray
-    """Items that never came out: they do not count towards the batches to come."""
-    produced: np.ndarray
-    taken: np.ndarray
-    """Items whose slots each reader has released."""
-    consumed: np.ndarray
-    """Of those, items that it is done with."""
-    dropped: np.ndarray
-    open_writers: np.ndarray
-    open_readers: np.ndarray
-    waiting_writers: np.ndarray
-    waiting_readers: np.ndarray
-
-
 class Slot:
     """A claimed slot: fill `trajectory`, then `commit`."""
 
@@ -150,7 +87,7 @@ class SampleSink:
         self.spec = spec
         self._arena = arena
         self._writer = writer
-        self._memory = _Memory(spec, arena)
+        self._memory = SampleMemory(spec, arena)
         self._lock_name = f"sample/{spec.name}"
         self._memory.open_writers[writer] = 1
         self.waits_for = "slots"
@@ -187,7 +124,11 @@ class SampleSink:
             memory.ticket[index] = ticket
             memory.writer[index] = self._writer
             memory.status[index] = WRITING
-        return Slot(self, index, oldest)
+        slot = Slot(self, index, oldest)
+        # Until it is written it says so: actions of no policy, whatever the slot held before.
+        slot.trajectory.acted.fill(True)
+        slot.trajectory.policy_version.fill(-1)
+        return slot
 
     def reopen(self, index: int) -> Slot:
         """The slot that this writer was writing when the stream's memory was saved."""
@@ -217,10 +158,13 @@ class SampleSink:
             self._arena.ring(self.spec.readers[reader])
 
     def close(self) -> None:
-        """Leaves: readers drain what is there and then see the stream closed."""
-        self._memory.open_writers[self._writer] = 2
-        for reader in self.spec.readers:
-            self._arena.ring(reader)
+        """Leaves: readers drain what is there and then see the stream closed. A slot that is still
+        being written goes back unread."""
+        with self._arena.lock(self._lock_name):
+            _give_back(self._memory, self._writer)
+            self._memory.open_writers[self._writer] = 2
+        for process in (*self.spec.readers, *self.spec.writers):
+            self._arena.ring(process)
 
 
 class Item:
@@ -255,7 +199,7 @@ class SampleSource:
         self.spec = spec
         self._arena = arena
         self._reader = reader
-        self._memory = _Memory(spec, arena)
+        self._memory = SampleMemory(spec, arena)
         self._lock_name = f"sample/{spec.name}"
         self._ordered = spec.max_policy_age is not None and len(spec.readers) == 1
         self._memory.open_readers[reader] = 1
@@ -274,12 +218,18 @@ class SampleSource:
             if ready.size:
                 ready = ready[np.argsort(memory.ticket[ready])]
                 index = int(ready[0])
-                if not self._ordered or memory.ticket[index] == memory.next_taken[self._reader]:
+                if not self._ordered or self._is_next(index):
                     self._mark_taken(index)
                     self._check_written(index)
                     return Item(self, index)
             memory.waiting_readers[self._reader] = 1
         return None
+
+    def _is_next(self, index: int) -> bool:
+        """No older item can come any more."""
+        memory = self._memory
+        in_order = memory.ticket[index] == memory.next_taken[self._reader]
+        return bool(in_order or (memory.open_writers == 2).all())
 
     def num_ready(self) -> int:
         """Items that are ready: the depth of the queue."""
@@ -287,18 +237,17 @@ class SampleSource:
 
     def _mine(self) -> np.ndarray:
         memory = self._memory
+        mine: np.ndarray
         match self.spec.delivery:
             case "any":
-                return memory.reader == -1
+                mine = memory.reader == -1
             case "key":
-                return (memory.reader == -1) & (
-                    memory.writer % len(self.spec.readers) == self._reader
-                )
+                selected = memory.writer % len(self.spec.readers) == self._reader
+                mine = (memory.reader == -1) & selected
             case "all":
                 taken = 1 << (self._reader + len(self.spec.readers))
-                return ((memory.pending & (1 << self._reader)) != 0) & (
-                    (memory.pending & taken) == 0
-                )
+                mine = (memory.pending & (1 << self._reader | taken)) == 1 << self._reader
+        return mine
 
     def _mark_taken(self, index: int) -> None:
         memory = self._memory
@@ -351,7 +300,7 @@ class SampleSource:
 
 def create_sample(spec: SampleSpec, arena: Arena) -> None:
     """Reserves the stream's memory and marks every slot unwritten."""
-    memory = _Memory(spec, arena)
+    memory = SampleMemory(spec, arena)
     memory.base_version[0] = spec.base_version
     for item in memory.items:
         mark_unwritten(to_tree(item))
@@ -361,28 +310,33 @@ def create_sample(spec: SampleSpec, arena: Arena) -> None:
 def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
     """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost,
     and counted."""
-    memory = _Memory(spec, arena)
+    memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
-        held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
-        for index in held:
-            memory.returned[memory.num_returned[0]] = memory.ticket[index]
-            memory.num_returned[0] += 1
-        # Given back in the order in which they are handed out again: the oldest ticket last.
-        count = int(memory.num_returned[0])
-        memory.returned[:count] = np.sort(memory.returned[:count])[::-1]
-        memory.status[held] = FREE
-        memory.dropped[WRITER_DIED] += len(held)
+        lost = _give_back(memory, writer)
+        memory.dropped[WRITER_DIED] += lost
         memory.open_writers[writer] = 0
-        memory.waiting_writers[:] = 0
     for process in spec.writers:
         arena.ring(process)
+    return lost
+
+
+def _give_back(memory: SampleMemory, writer: int) -> int:
+    """Frees the slots that a writer has not committed, and returns how many; under the lock."""
+    held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
+    count = int(memory.num_returned[0])
+    tickets = np.sort(np.concatenate([memory.returned[:count], memory.ticket[held]]))
+    # In the order in which they are handed out again: the oldest ticket last.
+    memory.returned[: tickets.size] = tickets[::-1]
+    memory.num_returned[0] = tickets.size
+    memory.status[held] = FREE
+    memory.waiting_writers[:] = 0
     return len(held)
 
 
 def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
     """Frees the slots of a reader whose death is certain; what it had not released is dropped, and
     counted."""
-    memory = _Memory(spec, arena)
+    memory = SampleMemory(spec, arena)
     source = SampleSource(spec, arena, reader)
     with arena.lock(f"sample/{spec.name}"):
         if spec.delivery == "all":
@@ -417,7 +371,7 @@ class Ledger(msgspec.Struct, frozen=True):
 def ledger(spec: SampleSpec, arena: Arena) -> Ledger:
     """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in
     flight."""
-    memory = _Memory(spec, arena)
+    memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
         return Ledger(
             produced=int(memory.produced.sum()),

@@ -1,0 +1,85 @@
+"""The memory of a sample stream: its slots, and the books that all its ends keep together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.data.layout import Shape, layout_bytes, layout_views
+
+if TYPE_CHECKING:
+    from srl.streams.sample import SampleSpec
+
+FREE, WRITING, READY = range(3)
+WRITER_DIED, READER_DIED = range(2)
+DROP_REASONS = ("writer died", "reader died")
+
+
+class SampleMemory:
+    """The stream's bookkeeping and slots."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
+        slots = spec.slots
+        shapes = {
+            "status": Shape((slots,), "uint8"),
+            "writer": Shape((slots,), "int32"),
+            "reader": Shape((slots,), "int32"),
+            "pending": Shape((slots,), "int64"),
+            "ticket": Shape((slots,), "int64"),
+            "length": Shape((slots,), "int64"),
+            "env_steps": Shape((slots,), "int64"),
+            "next_ticket": Shape((1,), "int64"),
+            "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
+            "returned": Shape((slots,), "int64"),
+            "num_returned": Shape((1,), "int64"),
+            "num_lost": Shape((1,), "int64"),
+            "base_version": Shape((1,), "int64"),
+            "produced": Shape((len(spec.writers),), "int64"),
+            "taken": Shape((max(1, len(spec.readers)),), "int64"),
+            "consumed": Shape((max(1, len(spec.readers)),), "int64"),
+            "dropped": Shape((len(DROP_REASONS),), "int64"),
+            "open_writers": Shape((len(spec.writers),), "uint8"),
+            "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+            "waiting_writers": Shape((len(spec.writers),), "uint8"),
+            "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+        }
+        header = layout_bytes(shapes)
+        size = -(-spec.trajectory.nbytes // 4096) * 4096
+        region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
+        for name, view in layout_views(shapes, region[:header]).items():
+            setattr(self, name, view)
+        self.items = [
+            spec.trajectory.views(region[header + i * size : header + (i + 1) * size])
+            for i in range(slots)
+        ]
+
+    status: np.ndarray
+    writer: np.ndarray
+    reader: np.ndarray
+    """Who is reading (-1: nobody yet), for `any` and `key`."""
+    pending: np.ndarray
+    """A bit for each reader that has not released it, for `all`; a second set of bits marks who
+    took it."""
+    ticket: np.ndarray
+    length: np.ndarray
+    env_steps: np.ndarray
+    next_ticket: np.ndarray
+    next_taken: np.ndarray
+    returned: np.ndarray
+    """Tickets that dead writers gave back, to be handed out again."""
+    num_returned: np.ndarray
+    base_version: np.ndarray
+    num_lost: np.ndarray
+    """Items that never came out: they do not count towards the batches to come."""
+    produced: np.ndarray
+    taken: np.ndarray
+    """Items whose slots each reader has released."""
+    consumed: np.ndarray
+    """Of those, items that it is done with."""
+    dropped: np.ndarray
+    open_writers: np.ndarray
+    open_readers: np.ndarray
+    waiting_writers: np.ndarray
+    waiting_readers: np.ndarray
