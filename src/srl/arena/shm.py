@@ -161,16 +161,25 @@ class RunFolder:
         root = shm_root()
         root.mkdir(parents=True, exist_ok=True)
         sweep(root)
-        self.path = root / f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}"
-        self.path.mkdir(mode=0o700)
-        self._lock = os.open(self.path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, self._lock = _owned_folder(root)
+        while not (self.path / "owner").exists():
+            # Swept by another run, which came between its making and its locking.
+            os.close(self._lock)
+            self.path, self._lock = _owned_folder(root)
 
     def remove(self) -> None:
         """Removes the folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):
             os.close(self._lock)
+
+
+def _owned_folder(root: Path) -> tuple[Path, int]:
+    path = root / f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}"
+    path.mkdir(mode=0o700)
+    lock = os.open(path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return path, lock
 
 
 def sweep(root: Path) -> list[str]:

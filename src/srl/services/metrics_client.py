@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -105,7 +105,8 @@ class SocketMetrics:
         """Sends everything that was kept back, as far as the socket takes it."""
         self._flushed_ns = time.monotonic_ns()
         if self._episodes:
-            self._queue.extend(encode(message) for message in self._episodes.values())
+            for message in self._episodes.values():
+                self._queue.extend(encode(part) for part in _parts(message))
             self._episodes.clear()
         self._drain()
 
@@ -125,6 +126,19 @@ class SocketMetrics:
         """Sends the rest and closes."""
         self.flush()
         self._socket.close()
+
+
+def _parts(message: Episodes) -> Iterator[Episodes]:
+    """The message in pieces that a datagram can hold."""
+    for start in range(0, len(message.returns), _MAX_EPISODES):
+        part = slice(start, start + _MAX_EPISODES)
+        yield Episodes(
+            message.worker,
+            message.policy,
+            message.returns[part],
+            message.lengths[part],
+            {name: values[part] for name, values in message.metrics.items()},
+        )
 
 
 class MetricsServer:
