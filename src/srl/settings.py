@@ -56,21 +56,21 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]
             continue
         default: Any = field.default
         if default is dataclasses.MISSING:
-            factory = field.default_factory
-            default = factory() if factory is not dataclasses.MISSING else "(required)"
+            factory: Any = field.default_factory
+            default = "(required)" if factory is dataclasses.MISSING else factory()
         name = field.type if isinstance(field.type, str) else getattr(hint, "__name__", str(hint))
         yield key, name, str(to_plain(default)), docs.get(field.name, "")
 
 
 def _check_keys(values: dict[str, Any], kind: type, where: str) -> None:
     hints = get_type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in dataclasses.fields(kind)]
     for key, value in values.items():
         path = f"{where}.{key}" if where else key
         if key not in known:
             raise ConfigError(f"unknown setting {path!r}: {nearest(key, known)}")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, dict):
-            _check_keys(value, hints[key], path)  # type: ignore[arg-type]
+            _check_keys(value, hints[key], path)
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class PolicyRunner:
         for kept, new in zip(leaves(self._state), leaves(act.state), strict=True):
             kept[asks] = new.numpy()[asks]
         self._first &= ~asks
-        return act.action.numpy()  # type: ignore[no-any-return]
+        return act.action.numpy()
 
 
 @dataclass

@@ -195,4 +195,4 @@ def infer(
 
 
 def _host(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.cpu().numpy()  # type: ignore[no-any-return]
+    return tensor.cpu().numpy()
