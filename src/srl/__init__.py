@@ -1,0 +1,63 @@
+"""SRL: reinforcement learning as a dataflow. `srl.train(...)` trains, `srl.load(...)` opens a run.
+
+Names are imported when they are first used, so that `import srl` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from srl import errors as errors
+    from srl.envs.protocol import EnvConfig as EnvConfig
+    from srl.experiment import Experiment as Experiment
+    from srl.experiment import Graph as Graph
+    from srl.experiment import PolicyConfig as PolicyConfig
+    from srl.experiment import SampleConfig as SampleConfig
+    from srl.experiment import StreamNode as StreamNode
+    from srl.experiment import WorkerGroup as WorkerGroup
+    from srl.run import Run as Run
+    from srl.run import load as load
+    from srl.run import resume as resume
+    from srl.run import train as train
+    from srl.services.checkpoints import CheckpointConfig as CheckpointConfig
+    from srl.services.metrics import LoggingConfig as LoggingConfig
+    from srl.workers.actor import ActorConfig as ActorConfig
+    from srl.workers.configs import EvaluatorConfig as EvaluatorConfig
+    from srl.workers.configs import InferenceConfig as InferenceConfig
+    from srl.workers.configs import TrainerConfig as TrainerConfig
+
+_HOMES = {
+    "srl.run": ("Run", "load", "resume", "train"),
+    "srl.experiment": (
+        "Experiment",
+        "Graph",
+        "PolicyConfig",
+        "SampleConfig",
+        "StreamNode",
+        "WorkerGroup",
+    ),
+    "srl.envs.protocol": ("EnvConfig",),
+    "srl.services.checkpoints": ("CheckpointConfig",),
+    "srl.services.metrics": ("LoggingConfig",),
+    "srl.workers.actor": ("ActorConfig",),
+    "srl.workers.configs": ("EvaluatorConfig", "InferenceConfig", "TrainerConfig"),
+}
+_WHERE = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["errors", *sorted(_WHERE)]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("srl.errors")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("srl")
+    if name not in _WHERE:
+        raise AttributeError(f"module 'srl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

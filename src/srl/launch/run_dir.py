@@ -115,10 +115,10 @@ class RunDir:
         before = _learning_settings(to_plain(self.read_config()))
         after = _learning_settings(to_plain(experiment))
         differences = [
-            f"  {key}: {before.get(key)!r} -> {after[key]!r}"
-            for key in after
-            if key in before and before[key] != after[key]
-        ] + [f"  {key}: (default) -> {after[key]!r}" for key in after if key not in before]
+            f"  {key}: {before.get(key, '(default)')!r} -> {after.get(key, '(default)')!r}"
+            for key in {**before, **after}
+            if key not in before or key not in after or before[key] != after[key]
+        ]
         if differences:
             raise ConfigError(
                 f"{self.path}: resuming cannot change what is learned:\n"

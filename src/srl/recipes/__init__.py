@@ -1,0 +1,34 @@
+"""Complete experiments by name: each a function that returns an `Experiment`, one family a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from srl.errors import ConfigError, nearest
+from srl.experiment import Experiment
+from srl.resolve import resolve
+
+Recipe = Callable[[], Experiment]
+
+_FAMILIES = {
+    "classic": ("cartpole", "acrobot", "mountaincar_continuous", "pendulum", "lunarlander"),
+    "memory": ("memory", "cartpole_masked"),
+    "atari": ("pong", "pong_envpool", "breakout"),
+    "mujoco": ("halfcheetah", "hopper"),
+    "multiagent": ("simple_tag", "simple_spread", "tictactoe", "tictactoe_random"),
+}
+
+RECIPES = {name: f"srl.recipes.{f}:{name}" for f, names in _FAMILIES.items() for name in names}
+"""Import paths of the recipes, by name."""
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe behind a name; nothing is imported before it is asked for."""
+    if name not in RECIPES:
+        raise ConfigError(f"no recipe is named {name!r}: {nearest(name, RECIPES)}")
+    return resolve(RECIPES[name])  # type: ignore[no-any-return]
+
+
+def families() -> dict[str, tuple[str, ...]]:
+    """The names of the recipes, by family."""
+    return dict(_FAMILIES)

@@ -1,0 +1,65 @@
+# Every target sets itself up: the first one makes .venv and installs pinned packages, once.
+
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-system test-learning check format bench soak clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
+
+install: $(STAMP)  ## Make .venv and install everything (the others do this by themselves).
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "SRL needs Python 3.11 or newer; found: $$($(PYTHON) --version 2>&1 || echo none)."; \
+	  echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "Could not make $(VENV). On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+train: $(STAMP)  ## Train CartPole with PPO until it is solved.
+	$(BIN)/srl train cartpole
+
+# pytest exits with 5 where a folder has no tests; that is no failure.
+PYTEST = $(BIN)/python -m pytest $(1) || { code=$$?; test $$code -eq 5 || exit $$code; }
+
+test: $(STAMP)  ## Run the unit, contract and convention tests.
+	@mkdir -p tests/unit tests/contracts tests/conventions
+	$(call PYTEST,tests/unit tests/contracts tests/conventions -m "not system and not learning")
+
+test-system: $(STAMP)  ## Run the tests of real processes, signals and faults.
+	@mkdir -p tests/system
+	$(call PYTEST,tests/system)
+
+test-learning: $(STAMP)  ## Run the tests that train until a threshold.
+	@mkdir -p tests/learning
+	$(call PYTEST,tests/learning)
+
+check: $(STAMP)  ## Lint, formatting and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Format and fix what can be fixed.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## Run the benchmarks; each prints one JSON line.
+	@for file in benchmarks/bench_*.py; do \
+	  test -e $$file || { echo "There are no benchmarks yet."; break; }; \
+	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+soak: $(STAMP)  ## Run the long tests, by hand.
+	@for file in benchmarks/soak_*.py; do \
+	  test -e $$file || { echo "There are no soaks yet."; break; }; \
+	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## Remove what was installed and cached; runs are kept.
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

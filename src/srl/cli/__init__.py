@@ -1,0 +1,65 @@
+"""The `srl` command: one small file for each family of verbs.
+
+Nothing heavy is imported before a verb needs it, so that `srl --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from srl.cli import plan, play, show, train
+from srl.errors import ConfigError, MissingDependency, SrlError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_EXAMPLES = """
+examples:
+  srl train cartpole                      train a recipe until it is solved
+  srl train LunarLander-v3 --steps 2M     train any Gymnasium environment
+  srl train my_env.py:MyEnv --seconds 60  train an environment of your own
+  srl eval runs/cartpole-... --episodes 50
+  srl play runs/cartpole-... --video cartpole.mp4
+
+`srl VERB --help` has more, and examples for each.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command."""
+    parser = argparse.ArgumentParser(
+        prog="srl",
+        description="Reinforcement learning as a dataflow.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for family in (train, play, show, plan):
+        family.add_verbs(verbs)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; what users can act on is one message."""
+    try:
+        args = make_parser().parse_args(arguments)
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except (ConfigError, MissingDependency) as error:
+        print(f"srl: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except SrlError as error:
+        print(f"srl: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("srl: interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left (`srl list | head`); there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED

@@ -1,0 +1,77 @@
+"""Options that several verbs share, and how they are read."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Protocol
+
+from srl.errors import ConfigError
+
+LAYOUTS = ("auto", "serial", "inline", "shared")
+
+
+class Verbs(Protocol):
+    """Where verbs are added."""
+
+    def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
+        """A parser for one verb."""
+        ...
+
+
+def add_verb(verbs: Verbs, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    """A verb with its help: what it does, its options, and examples."""
+    lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+    return verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def number(text: str) -> int:
+    """A count such as 200_000, 1e6 or 2M."""
+    from srl.overrides import parse_number
+
+    try:
+        return parse_number(text, "number")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("number: ")) from None
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Where and how long to train."""
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        help="serial: one thread; inline: a policy in each actor; shared: policy workers; "
+        "auto chooses by machine",
+    )
+    parser.add_argument(
+        "--steps", type=number, metavar="N", help="environment steps to train on (200_000, 1e6, 2M)"
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="seconds to train for")
+    parser.add_argument(
+        "--until",
+        metavar="COND",
+        help="a condition that ends the run, like 'return>=475' (the mean of the last 100 "
+        "episodes); 'none' removes a recipe's",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """`--set`, which takes everything else."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting by dotted key, like actor.envs=32 or algorithm.learning_rate=1e-3; may "
+        "be given several times; `srl settings` lists all",
+    )
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """`--quiet`."""
+    parser.add_argument("--quiet", action="store_true", help="print only errors")

@@ -1,0 +1,191 @@
+"""Changing single settings of an experiment by dotted key, as `--set` and `srl.train(set=)` do."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from srl.errors import ConfigError, nearest
+from srl.experiment import Experiment, PolicyConfig
+from srl.settings import convert, describe, to_plain
+
+_UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
+_NUMBER = re.compile(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of `srl settings`."""
+
+    key: str
+    kind: str
+    value: str
+    meaning: str
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-3 is a number, as everyone but YAML 1.1 thinks."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][-+]?\d+)$"),
+    list("-+0123456789."),
+)
+
+
+def parse_number(text: str, name: str) -> int:
+    """A whole number as people write it: 200000, 200_000, 1e6, 2M, 50k."""
+    match = _NUMBER.fullmatch(text.strip())
+    try:
+        if match is None:
+            raise ValueError
+        number = float(match[1]) * _UNITS.get(match[2].lower(), 1)
+        if number != int(number):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{name}: expected a whole number such as 200_000, 1e6 or 2M, got {text!r}."
+        ) from None
+    return int(number)
+
+
+def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
+    """`key=value` texts as a dict; values are YAML."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{option}: expected key=value, got {pair!r}.")
+        try:
+            found[key.strip()] = yaml.load(text, Loader=_Loader)
+        except yaml.YAMLError:
+            raise ConfigError(
+                f"{option} {key}: expected a YAML value (3, 1e-3, true, [64, 64], text), "
+                f"got {text!r}."
+            ) from None
+    return found
+
+
+def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """The experiment with some settings changed; unknown keys and unfit values raise."""
+    if not settings:
+        return experiment
+    plain = to_plain(experiment)
+    # Names come first: they decide which other keys there are.
+    for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
+        _place(plain, key, value, experiment)
+    changed = convert(plain, Experiment, "")
+    for key in settings:
+        if key.startswith(("algorithm.", "network.")):
+            return check_parts(changed)
+    return changed
+
+
+def check_parts(experiment: Experiment) -> Experiment:
+    """Raises if a setting of the algorithm or the network is unknown or does not fit."""
+    for part, kind in _parts(experiment).items():
+        plain = {k: v for k, v in getattr(experiment, part).items() if k != "name"}
+        convert(plain, kind, part)
+    return experiment
+
+
+def list_settings(experiment: Experiment) -> Iterator[Setting]:
+    """Every setting that `--set` takes, with the value that the experiment gives it."""
+    for key, kind, value, meaning in describe(Experiment):
+        part = key.split(".")[0]
+        if part in ("algorithm", "network"):
+            meaning = f"Name or import path of the {'policy class' if part == 'network' else part}."
+            yield Setting(f"{part}.name", "str", getattr(experiment, part)["name"], meaning)
+            yield from _part_settings(experiment, part)
+        elif key == "policies":
+            for inner, inner_kind, default, inner_meaning in describe(
+                PolicyConfig, "policies.NAME."
+            ):
+                yield Setting(inner, inner_kind, default, inner_meaning)
+        elif key == "env.args":
+            yield Setting("env.args.KEY", "any", _show(experiment.env.args), meaning)
+        else:
+            value = _show(_look_up(experiment, key))
+            yield Setting(key, kind, value, meaning)
+
+
+def _part_settings(experiment: Experiment, part: str) -> Iterator[Setting]:
+    mine = getattr(experiment, part)
+    for key, kind, default, meaning in describe(_parts(experiment)[part], f"{part}."):
+        name = key.removeprefix(f"{part}.")
+        value = _show(mine[name]) if name in mine else default
+        yield Setting(key, kind, value, meaning)
+
+
+def _parts(experiment: Experiment) -> dict[str, type]:
+    """The settings classes behind `algorithm` and `network`."""
+    from srl.algorithms.registry import find_algorithm
+    from srl.policies.registry import find_policy
+
+    return {
+        "algorithm": find_algorithm(experiment.algorithm["name"]).Config,
+        "network": find_policy(experiment.network["name"]).Config,
+    }
+
+
+def _place(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:
+    """Writes one value into nested plain settings."""
+    parts = key.split(".")
+    head = parts[0]
+    if head in ("algorithm", "network") and parts[1:] == ["name"] and value != plain[head]["name"]:
+        # Settings of one algorithm mean nothing to another.
+        plain[head] = {"name": value}
+        return
+    _check_key(key, parts, plain, experiment)
+    inner = plain
+    for part in parts[:-1]:
+        inner = inner[part]
+    inner[parts[-1]] = value
+
+
+def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Experiment) -> None:
+    """Raises, with the nearest names, if there is no setting with this key."""
+    match parts:
+        case ["policies", name, field, *rest]:
+            if name not in plain["policies"]:
+                known = ", ".join(plain["policies"])
+                raise ConfigError(f"unknown setting {key!r}: the policies are {known}.")
+            if not rest or field in ("network", "algorithm"):
+                return
+        case ["env", "args", _]:
+            return
+        case ["algorithm" | "network" as part, name]:
+            named = dataclasses.replace(experiment, **{part: plain[part]})
+            kind: Any = _parts(named)[part]
+            if name in ("name", *(field.name for field in dataclasses.fields(kind))):
+                return
+            raise ConfigError(f"unknown setting {key!r}: {nearest(key, _known(named))}")
+    known = _known(experiment)
+    if key in known:
+        return
+    same_end = [name for name in known if name.split(".")[-1] == parts[-1]]
+    if same_end:
+        hint = f"did you mean {' or '.join(repr(name) for name in same_end[:3])}?"
+    else:
+        hint = nearest(key, known).replace("`srl list`", "`srl settings`")
+    raise ConfigError(f"unknown setting {key!r}: {hint}")
+
+
+def _known(experiment: Experiment) -> list[str]:
+    return [setting.key for setting in list_settings(experiment)]
+
+
+def _look_up(experiment: Experiment, key: str) -> Any:
+    found: Any = experiment
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _show(value: Any) -> str:
+    return str(to_plain(value))

@@ -1,0 +1,47 @@
+"""Atari games from pixels, with the settings that the PPO paper uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from srl.envs.protocol import EnvConfig
+from srl.experiment import Experiment
+from srl.workers.actor import ActorConfig
+
+
+def pong() -> Experiment:
+    """Pong from pixels through Gymnasium and ALE; 20 of 21 points is mastery."""
+    return _game("pong", EnvConfig(id="ALE/Pong-v5"), until="return>=18")
+
+
+def pong_envpool() -> Experiment:
+    """Pong from pixels through EnvPool, which steps many games by one call."""
+    return _game("pong_envpool", EnvConfig(id="envpool:Pong-v5"), until="return>=18")
+
+
+def breakout() -> Experiment:
+    """Breakout from pixels; a life is an episode for the learner's values."""
+    env = EnvConfig(id="ALE/Breakout-v5", args={"terminal_on_life_loss": True})
+    return _game("breakout", env)
+
+
+def _game(name: str, env: EnvConfig, until: str = "") -> Experiment:
+    algorithm: dict[str, Any] = {
+        "name": "ppo",
+        "rollout_length": 128,
+        "epochs": 4,
+        "minibatches": 4,
+        "learning_rate": 2.5e-4,
+        "learning_rate_schedule": "linear",
+        "clip": 0.1,
+        "entropy_coefficient": 0.01,
+        "clip_reward": "sign",
+    }
+    return Experiment(
+        name=name,
+        env=env,
+        actor=ActorConfig(envs=8),
+        algorithm=algorithm,
+        steps=10_000_000,
+        until=until,
+    )

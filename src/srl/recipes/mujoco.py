@@ -1,0 +1,36 @@
+"""Robots in MuJoCo: real-valued actions, normalised observations and returns."""
+
+from __future__ import annotations
+
+from srl.envs.protocol import EnvConfig
+from srl.experiment import Experiment
+from srl.workers.actor import ActorConfig
+
+
+def halfcheetah() -> Experiment:
+    """Run with a two-legged cheetah; random play returns about -300."""
+    return _robot("halfcheetah", "HalfCheetah-v5")
+
+
+def hopper() -> Experiment:
+    """Hop with one leg; random play returns about 20."""
+    return _robot("hopper", "Hopper-v5")
+
+
+def _robot(name: str, id: str) -> Experiment:
+    return Experiment(
+        name=name,
+        env=EnvConfig(id=id),
+        actor=ActorConfig(envs=16),
+        algorithm={
+            "name": "ppo",
+            "rollout_length": 128,
+            "epochs": 10,
+            "minibatches": 32,
+            "learning_rate": 3e-4,
+            "learning_rate_schedule": "linear",
+            "entropy_coefficient": 0.0,
+        },
+        network={"name": "actor_critic", "normalize_obs": True, "normalize_returns": True},
+        steps=1_000_000,
+    )
