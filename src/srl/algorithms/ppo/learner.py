@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from srl.algorithms.adam import Adam
 from srl.algorithms.ops.gae import gae
 from srl.algorithms.ops.masking import explained_variance
 from srl.algorithms.ops.vtrace import vtrace
@@ -88,16 +89,10 @@ class PPO(Algorithm):
                 f"got {name} without. See ActorCritic.unroll."
             )
 
-    def make_optimizer(self) -> torch.optim.Optimizer:
+    def make_optimizer(self) -> Adam:
         """Adam over all parameters."""
-        # Fused: for two towers of 64x64 on a CPU a step takes 0.15 ms, against 0.36 ms with foreach
-        # and 0.49 ms with neither.
-        return torch.optim.Adam(
-            self.policy.parameters(),
-            lr=self.config.learning_rate,
-            eps=self.config.adam_eps,
-            fused=True,
-        )
+        config = self.config
+        return Adam(self.policy.parameters(), lr=config.learning_rate, eps=config.adam_eps)
 
     def targets(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Advantages and value targets, [T, B] each."""
@@ -249,7 +244,7 @@ class PPO(Algorithm):
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
         loss, metrics = self.loss(minibatch)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         bound = self.config.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from srl.algorithms.adam import Adam
 from srl.data.tree import Tree
 from srl.errors import CheckpointError
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree:
+def optimizer_state(optimizer: Adam, module: nn.Module) -> Tree:
     """{parameter: {step, exp_avg, ...}}: tensors as arrays, single numbers as numbers."""
     return {
         name: {key: _plain(value) for key, value in optimizer.state[parameter].items()}
@@ -19,7 +20,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> Tree
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, state: Tree) -> None:
+def restore_optimizer(optimizer: Adam, module: nn.Module, state: Tree) -> None:
     """Puts back what `optimizer_state` took."""
     parameters = dict(module.named_parameters())
     optimizer.state.clear()
