@@ -128,6 +128,11 @@ def from_tree(tree: dict[str, Tree]) -> Trajectory:
     return Trajectory(**tree)
 
 
+def copy_trajectory(source: Trajectory, target: Trajectory) -> None:
+    """Copies every field; both are of one spec."""
+    tree_map(np.copyto, to_tree(target), to_tree(source))
+
+
 class FragmentWriter:
     """Writes one lane into one fragment after another.
 

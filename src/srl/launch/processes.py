@@ -21,6 +21,7 @@ from srl.arena.shm import RunFolder, ShmArena
 from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.controller import Controller, Ending
 from srl.launch.worker import Failure, Orders, checkpoint_path, failure_path
+from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsServer
@@ -92,6 +93,7 @@ class ProcessRun:
         self._server = MetricsServer(self.folder.path)
         self._pending: tuple[int, Path, float] | None = None
         self._restarts: dict[str, int] = {}
+        self._kept = {w.name for w in self._plan.workers if resolve(w.kind).in_every_checkpoint}
         for plan in self._plan.inference.values():
             if plan.carrier == "shm":
                 inference.create_inference(plan.spec, self.arena)
@@ -233,7 +235,8 @@ class ProcessRun:
         number, folder, _ = self._pending
         if self._written(number):
             self._pending = None
-            controller.commit_checkpoint(number, folder, exact=False)
+            # Workers that are started again go on from the newest one.
+            self._checkpoint = controller.commit_checkpoint(number, folder, exact=False)
 
     def _trainers_ready(self) -> bool:
         """Trainers have started; before that there is nothing to write."""
@@ -255,7 +258,7 @@ class ProcessRun:
         return all(
             rows[w.name].get("checkpoint") >= number
             for w in self._plan.workers
-            if w.process in self._children and (w.trains or w.settings.get("in_every_checkpoint"))
+            if w.process in self._children and w.name in self._kept
         )
 
     # -- the end -----------------------------------------------------------------------------------

@@ -119,10 +119,11 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
     )
     host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
     try:
-        if orders.checkpoint and orders.incarnation == 0:
+        if orders.checkpoint:
             checkpoint: Checkpoint = open_checkpoint(Path(orders.checkpoint))
             for worker in workers:
-                restore_worker(worker, checkpoint, exact=False)
+                if worker.in_every_checkpoint:
+                    restore_worker(worker, checkpoint, exact=False)
         host.run()
     finally:
         host.close()

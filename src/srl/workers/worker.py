@@ -119,7 +119,9 @@ class Host:
         self._bell = bell
         self._on_checkpoint = on_checkpoint
         self._current = current
-        self._checkpoint_seen = board.checkpoint
+        # From the board's rows, so that a worker that died while a checkpoint was asked for writes
+        # its part when it is started again.
+        self._checkpoint_seen = min(worker.row.get("checkpoint") for worker in self.workers)
         self._idle: dict[str, tuple[Wait, int]] = {}
         self._done: set[str] = set()
         self._last_cpu_ns = time.process_time_ns()
@@ -185,8 +187,11 @@ class Host:
         """Writes the workers' parts of the checkpoint that the board asks for."""
         number = self._checkpoint_seen = self._board.checkpoint
         for worker in self.workers:
+            row = worker.row
+            for counter in ("policy_version", "env_steps"):
+                row.set(f"saved_{counter}", row.get(f"count_{counter}"))
             self._on_checkpoint(worker, number)
-            worker.row.set("checkpoint", number)
+            row.set("checkpoint", number)
 
     def finish(self) -> None:
         """Writes the last checkpoint's parts, if one is asked for."""
