@@ -1,4 +1,4 @@
-"""What to run: settings, and the graph of worker groups and streams that they describe, as values."""
+"""What to run: settings, and the graph of worker groups and streams that they describe."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Experiment:
     checkpoint: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
     layout: Layout = "auto"
-    """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `auto`."""
+    """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `auto`.
+    """
     steps: int = 0
     """Environment steps to train on; schedules run over them. 0 trains until another limit."""
     seconds: float = 0.0
@@ -87,6 +88,8 @@ class Experiment:
     """What all randomness starts from."""
     max_restarts: int = 3
     """How often a worker that was killed is started again."""
+    silence_seconds: float = 60.0
+    """A worker process whose loop stands still for so long is killed and started again."""
     dataflow: str = ""
     """Import path of a function that changes the graph of workers and streams."""
 
@@ -94,6 +97,8 @@ class Experiment:
         for name in ("steps", "seconds", "max_restarts", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected at least 0, got {getattr(self, name)}.")
+        if self.silence_seconds <= 0:
+            raise ConfigError(f"silence_seconds: expected more than 0, got {self.silence_seconds}.")
         if not self.policies:
             raise ConfigError("policies: expected at least one, got none.")
         for part in ("algorithm", "network"):
@@ -103,6 +108,7 @@ class Experiment:
 
 ALGORITHM_FREE = frozenset(
     "name steps seconds until layout inference evaluator checkpoint logging sample max_restarts "
+    "silence_seconds "
     "trainer actor.count actor.groups env.step_timeout_seconds env.reset_timeout_seconds".split()
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""
@@ -158,7 +164,7 @@ class Graph:
     streams: dict[str, StreamNode]
 
     def insert(self, name: str, group: WorkerGroup, *, into: str) -> Graph:
-        """Puts workers in the middle of a stream: they read it, and its old readers read what they write."""
+        """Puts workers in the middle of a stream: its old readers read what they write."""
         if into not in self.streams:
             raise ConfigError(f"graph: no stream {into!r}; there are {', '.join(self.streams)}.")
         after = f"{into}/{name}"

@@ -160,7 +160,8 @@ def _report(run: Run, quiet: bool) -> int:
     from srl.services.console import final_report
 
     summary = run.summary
-    plot = _plot(run)
+    # Whoever stops a run wants to be gone; `srl plot` draws it later.
+    plot = _plot(run) if summary.status != "stopped" else None
     if not quiet:
         print(final_report(summary, run.path, plot))
     return _exit_code(summary)

@@ -1,7 +1,7 @@
 """The controller: watches over a run, whatever launches it.
 
-It takes in what workers report, decides when the run is over, asks for checkpoints, shows progress, and writes the
-summary. It never touches the data that flows between workers.
+It takes in what workers report, decides when the run is over, asks for checkpoints, shows progress,
+and writes the summary. It never touches the data that flows between workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from srl.arena.arena import Arena
 from srl.envs.protocol import EnvConfig
-from srl.errors import EnvError
+from srl.errors import EnvError, SrlError
 from srl.experiment import Experiment
 from srl.services.board import COUNTERS, WAITS, Board
 from srl.services.bottleneck import Diagnosis, Machine, WorkerTimes, diagnose
@@ -31,9 +31,11 @@ from srl.services.console import Display, Progress
 from srl.services.metrics import Collector
 from srl.services.summary import Summary, summarise, write_summary
 from srl.services.until import parse_until
+from srl.streams.sample import ledger
 from srl.workers.wiring import Plan
 
 COLLECTOR_PART = "collector"
+ENV_CALLS = frozenset(("make", "reset", "step"))
 _POLL_NS = 50_000_000
 
 
@@ -64,9 +66,12 @@ class Controller:
         self.plan = plan
         self.run_dir = run_dir
         self.store = store
+        self._arena = arena
         self.board = Board(arena, tuple(worker.name for worker in plan.workers))
         self.collector = Collector(run_dir, experiment.logging)
         self.ending: Ending | None = None
+        self.suspended: set[str] = set()
+        """Workers whose process the system has stopped: no call of theirs takes too long."""
         self._until = parse_until(experiment.until) if experiment.until else None
         self._display = Display(
             experiment.name,
@@ -149,20 +154,20 @@ class Controller:
         if text:
             raise EnvError(text)
 
-    def overdue_call(self) -> str:
-        """The environment call that takes too long, in words, or nothing."""
+    def overdue_call(self, patience: float | None = None) -> str:
+        """The environment call that takes longer than its limit (or `patience`), in words."""
         config: EnvConfig = self.experiment.env
         now = time.monotonic_ns()
         for name, row in self.board.rows.items():
             activity = row.activity
-            if activity not in ("make", "reset", "step"):
+            if activity not in ENV_CALLS or name in self.suspended:
                 continue
             limit = config.step_timeout_seconds
             setting = "env.step_timeout_seconds"
             if activity != "step":
                 limit, setting = config.reset_timeout_seconds, "env.reset_timeout_seconds"
             seconds = (now - row.get("since_ns")) / 1e9
-            if seconds > limit:
+            if seconds > (limit if patience is None else min(limit, patience)):
                 index = row.get("env_index")
                 which = f"environment {index}" if index >= 0 else "its environments"
                 return (
@@ -233,8 +238,9 @@ class Controller:
         rows = {worker.trains[0]: self.board.rows[worker.name] for worker in self._trainers}
         manifest = Manifest(
             number=number,
-            policy_versions={name: row.get("count_policy_version") for name, row in rows.items()},
-            env_steps=self.env_steps,
+            # As they were when each trainer wrote its part; it may have gone on since.
+            policy_versions={name: row.get("saved_policy_version") for name, row in rows.items()},
+            env_steps=min((row.get("saved_env_steps") for row in rows.values()), default=0),
             episodes=int(snapshot["episodes"]),
             score=self.collector.score,
             seconds=self.seconds,
@@ -250,13 +256,20 @@ class Controller:
         self._display.close()
         now = time.monotonic()
         self.collector.observe(self.times())
-        self.collector.tick(now, force=True)
-        self.collector.close()
+        problem: SrlError | None = None
+        try:
+            self.collector.tick(now, force=True)
+            self.collector.close()
+        except SrlError as error:
+            # The summary is smaller, and may find room where the metrics did not.
+            problem = error
+            if ending.status != "failed":
+                ending = Ending("failed", str(error))
         scored = any(found.manifest.score is not None for found in self.store.list())
         best = self.store.find("best").number if scored else None
         summary = summarise(
             ending.status,
-            self.collector.snapshot(),
+            {**self.collector.snapshot(), **self._books()},
             self.times(),
             self.diagnose(),
             reason=ending.reason if ending.status != "failed" else "",
@@ -266,7 +279,23 @@ class Controller:
             best_checkpoint=best,
         )
         write_summary(self.run_dir, summary)
+        if problem is not None:
+            raise problem
         return summary
+
+    def _books(self) -> dict[str, float]:
+        """Where the fragments of every sample stream went."""
+        books: dict[str, float] = {}
+        for name, stream in self.plan.samples.items():
+            kept = ledger(stream.spec, self._arena)
+            at = f"samples.{name}"
+            books |= {
+                f"{at}.produced": kept.produced,
+                f"{at}.consumed": kept.consumed,
+                f"{at}.in_flight": kept.in_flight,
+            }
+            books |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
+        return books
 
     def close(self) -> None:
         """Gives the terminal back."""

@@ -1,4 +1,4 @@
-"""Building the workers of one process and writing their parts of checkpoints: the same for every launcher."""
+"""Building the workers of one process and writing their parts of checkpoints, in any launcher."""
 
 from __future__ import annotations
 

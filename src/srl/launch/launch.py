@@ -1,19 +1,23 @@
-"""Starting a run: settle, plan, check, write down, and hand it to the launcher that its layout asks for."""
+"""Starting a run: settle, plan, check, write down, and hand it to the launcher of its layout."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
+from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
-from srl.errors import RunError, SrlError
+from srl.errors import EnvError, RunError, SrlError
 from srl.experiment import Experiment, build_graph, check_graph
 from srl.launch.controller import Controller, Ending
 from srl.launch.plan import (
@@ -28,10 +32,11 @@ from srl.launch.plan import (
 from srl.launch.processes import ProcessRun
 from srl.launch.run_dir import RunDir, weights_of
 from srl.launch.serial import SerialRun
+from srl.launch.signals import Interrupted, StopSignals
 from srl.services.checkpoints import Checkpoint, CheckpointStore
 from srl.services.messages import Note
 from srl.services.parameters import ParameterWriter
-from srl.services.summary import Summary
+from srl.services.summary import Summary, write_summary
 from srl.workers.wiring import Plan
 
 if TYPE_CHECKING:
@@ -41,31 +46,57 @@ if TYPE_CHECKING:
 def launch(experiment: Experiment, run_dir: Path, *, quiet: bool = False) -> Summary:
     """Runs an experiment to its end, resuming it if the run directory has a checkpoint."""
     directory = RunDir(run_dir)
-    with directory.locked():
-        return _Launch(experiment, directory, quiet).run()
+    signals = StopSignals()
+    with directory.locked(), signals.installed():
+        return _Launch(experiment, directory, signals, quiet).run()
 
 
 class _Launch:
     """The steps from an experiment to its summary."""
 
-    def __init__(self, experiment: Experiment, directory: RunDir, quiet: bool) -> None:
+    def __init__(
+        self, experiment: Experiment, directory: RunDir, signals: StopSignals, quiet: bool
+    ) -> None:
         self.cores = available_cores()
         device = experiment.trainer.device
         self.device = device if device != "auto" and experiment.layout != "auto" else ""
         self.directory = directory
+        self.signals = signals
         self.quiet = quiet
         self.experiment = experiment
+        self.checkpoint: Checkpoint | None = None
 
     def run(self) -> Summary:
         """Everything, with whatever was started cleaned up at the end."""
+        with ExitStack() as started:
+            try:
+                with self.signals.interrupting():
+                    controller, train = self._start(started)
+            except Interrupted as interrupted:
+                return self._end_early("stopped", str(interrupted))
+            except SrlError as error:
+                self._end_early("failed", str(error))
+                raise
+            except OSError as error:
+                raise self._system_error(error) from error
+            return self._watch(controller, train, started)
+
+    def _start(self, started: ExitStack) -> tuple[Controller, Callable[[], Ending]]:
+        """A controller, and what trains; `started` knows how to end what is running by then."""
         self.device = self.device or choose_device(self.experiment.trainer.device)
         self.experiment = settle(self.experiment, self.cores, self.device)
         graph = build_graph(self.experiment)
         check_graph(graph)
         store = CheckpointStore(self.directory.checkpoints, self.experiment.checkpoint)
-        checkpoint, note = store.latest_valid()
+        self.checkpoint, note = store.latest_valid()
         if self.experiment.layout == "serial":
-            return self._serial(store, checkpoint, note)
+            import torch
+
+            plan, policies = self._plan()
+            torch.set_num_threads(self.experiment.trainer.threads)
+            arena = HeapArena()
+            controller = self._controller(plan, policies, arena, store, note)
+            return controller, SerialRun(controller, arena, self.checkpoint, self.signals).run
         modules = {
             process: tuple(
                 sorted(
@@ -78,35 +109,26 @@ class _Launch:
             )
             for process, members in process_names(graph, self.experiment.layout).items()
         }
-        processes = ProcessRun(modules, self.directory.path)
-        try:
-            plan, policies = self._plan(checkpoint)
-            controller = self._controller(plan, policies, processes.arena, store, checkpoint, note)
-            return self._watch(controller, lambda: processes.run(controller, checkpoint), processes)
-        finally:
-            processes.close()
+        with self.signals.held():
+            processes = ProcessRun(modules, self.directory.path, self.signals)
+            started.callback(processes.close)
+        plan, policies = self._plan()
+        controller = self._controller(plan, policies, processes.arena, store, note)
+        return controller, lambda: processes.run(controller, self.checkpoint)
 
-    def _serial(self, store: CheckpointStore, checkpoint: Checkpoint | None, note: str) -> Summary:
-        import torch
-
-        plan, policies = self._plan(checkpoint)
-        torch.set_num_threads(self.experiment.trainer.threads)
-        arena = HeapArena()
-        controller = self._controller(plan, policies, arena, store, checkpoint, note)
-        run = SerialRun(controller, arena, checkpoint)
-        return self._watch(controller, run.run, None)
-
-    def _plan(self, checkpoint: Checkpoint | None) -> tuple[Plan, dict[str, Policy]]:
+    def _plan(self) -> tuple[Plan, dict[str, Policy]]:
         weights = {
             name: str(weights_of(policy.source, policy.source_policy or name))
             for name, policy in self.experiment.policies.items()
             if policy.source
         }
+        with _time_limit(self.experiment.env):
+            env_spec = probe(self.experiment.env)
         plan, policies = make_plan(
             self.experiment,
-            probe(self.experiment.env),
+            env_spec,
             self.device,
-            base_versions=checkpoint.manifest.policy_versions if checkpoint else {},
+            base_versions=self.checkpoint.manifest.policy_versions if self.checkpoint else {},
             weights=weights,
         )
         self.experiment = dataclasses.replace(
@@ -123,7 +145,6 @@ class _Launch:
         policies: dict[str, Policy],
         arena: HeapArena | ShmArena,
         store: CheckpointStore,
-        checkpoint: Checkpoint | None,
         note: str,
     ) -> Controller:
         fixed = {
@@ -144,9 +165,9 @@ class _Launch:
         # Policies that nobody trains are published once, here.
         for name, weights in fixed.items():
             ParameterWriter(plan.policies[name].parameters, arena).publish(Snapshot(0, weights))
-        if checkpoint is not None:
-            controller.restore(checkpoint)
-            self._say(controller, "info", f"resuming from checkpoint {checkpoint.number}")
+        if self.checkpoint is not None:
+            controller.restore(self.checkpoint)
+            self._say(controller, "info", f"resuming from checkpoint {self.checkpoint.number}")
         if note:
             self._say(controller, "warning", note)
         return controller
@@ -155,33 +176,104 @@ class _Launch:
         controller.collector.add(Note("controller", level, text))  # type: ignore[arg-type]
 
     def _watch(
-        self, controller: Controller, run: Callable[[], Ending], processes: ProcessRun | None
+        self, controller: Controller, train: Callable[[], Ending], started: ExitStack
     ) -> Summary:
-        handler = logging.FileHandler(self.directory.logs / "controller.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        """Trains, and writes the summary however that ends."""
         logger = logging.getLogger("srl")
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        started = time.monotonic()
-        try:
-            return controller.finish(run())
-        except SrlError as error:
-            logger.error("failed after %.1f s: %s", time.monotonic() - started, error)
-            if processes is not None:
-                processes.close()
-            self._finish_failed(controller, error)
-            raise
-        except OSError as error:
-            text = f"the run cannot go on: {error.strerror} ({error.filename or 'no file'})."
-            self._finish_failed(controller, RunError(text))
-            raise RunError(text) from error
-        finally:
-            controller.close()
-            logger.removeHandler(handler)
-            handler.close()
+        with _log_file(self.directory.logs / "controller.log"):
+            begun = time.monotonic()
+            try:
+                return controller.finish(train())
+            except Exception as error:
+                logger.error(
+                    "failed after %.1f s: %s",
+                    time.monotonic() - begun,
+                    error,
+                    exc_info=not isinstance(error, SrlError),
+                )
+                # Processes first: the summary counts what they did up to their end.
+                started.close()
+                known = error if isinstance(error, SrlError) else self._unexpected(error)
+                self._finish_failed(controller, known)
+                if known is error:
+                    raise
+                raise known from error
+            finally:
+                controller.close()
 
     def _finish_failed(self, controller: Controller, error: SrlError) -> None:
         try:
             controller.finish(Ending("failed", str(error)))
         except (SrlError, OSError) as second:
             logging.getLogger("srl").error("the summary could not be written: %s", second)
+
+    def _unexpected(self, error: Exception) -> SrlError:
+        if isinstance(error, OSError):
+            return self._system_error(error)
+        return RunError(
+            f"the controller failed: {type(error).__name__}: {error}. The traceback is in "
+            f"{self.directory.logs / 'controller.log'}."
+        )
+
+    def _system_error(self, error: OSError) -> RunError:
+        what = error.strerror or str(error)
+        return RunError(f"the run cannot go on: {what} ({error.filename or 'no file'}).")
+
+    def _end_early(self, status: Literal["stopped", "failed"], text: str) -> Summary:
+        """The summary of a run that ended before it had a controller."""
+        manifest = self.checkpoint.manifest if self.checkpoint else None
+        summary = Summary(
+            status=status,
+            reason=text if status == "stopped" else "",
+            error=text if status == "failed" else None,
+            name=self.experiment.name,
+            seed=self.experiment.seed,
+            env_steps=manifest.env_steps if manifest else 0,
+            episodes=manifest.episodes if manifest else 0,
+            seconds=manifest.seconds if manifest else 0.0,
+            policy_version=max(manifest.policy_versions.values(), default=0) if manifest else 0,
+        )
+        try:
+            if not self.directory.exists:
+                self.directory.write_config(self.experiment)
+            write_summary(self.directory.path, summary)
+        except (SrlError, OSError) as second:
+            logging.getLogger("srl").error("%s", second)
+        return summary
+
+
+@contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """What `srl` logs goes into a file as well."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("srl")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _time_limit(config: EnvConfig) -> Iterator[None]:
+    """Interrupts an environment that cannot be made in time; in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise EnvError(
+            f"{config.id}: it could not be made within {config.reset_timeout_seconds:g} s. Find "
+            "out why it hangs, or raise it with --set env.reset_timeout_seconds=..."
+        )
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, config.reset_timeout_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

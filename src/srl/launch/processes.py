@@ -1,4 +1,4 @@
-"""The process launcher: every process of the plan on this host, watched, restarted if killed, and cleaned up."""
+"""The process launcher: every process of the plan on this host, watched, replaced, cleaned up."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,14 +17,15 @@ import msgspec
 
 from srl.arena.shm import RunFolder, ShmArena
 from srl.errors import RunError, SrlError, WorkerError
-from srl.launch.controller import Controller, Ending
+from srl.launch.controller import ENV_CALLS, Controller, Ending
+from srl.launch.signals import StopSignals
 from srl.launch.worker import Failure, Orders, checkpoint_path, failure_path
 from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsServer
 from srl.streams import inference, sample
-from srl.workers.wiring import Plan
+from srl.workers.wiring import Plan, WorkerPlan
 
 log = logging.getLogger("srl")
 
@@ -34,8 +33,6 @@ STOP_SECONDS = 2.5
 """How long trainers may take to write the last checkpoint."""
 EXIT_SECONDS = 0.8
 """How long processes may take to leave after that, before they are killed."""
-SILENCE_SECONDS = 60.0
-"""A worker that has not touched the board for so long is killed and started again."""
 
 
 @dataclass
@@ -48,7 +45,9 @@ class _Child:
 class ProcessRun:
     """The processes of one run."""
 
-    def __init__(self, names: dict[str, tuple[str, ...]], run_dir: Path) -> None:
+    def __init__(
+        self, names: dict[str, tuple[str, ...]], run_dir: Path, signals: StopSignals
+    ) -> None:
         """Starts the processes at once; they import what they need while the plan is made.
 
         `names` maps each process to the modules it will need.
@@ -56,6 +55,7 @@ class ProcessRun:
         self.folder = RunFolder()
         self.arena = ShmArena(self.folder.path, "controller")
         self._run_dir = run_dir
+        self._signals = signals
         self._modules = names
         self._children: dict[str, _Child] = {}
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -91,21 +91,32 @@ class ProcessRun:
         self._plan: Plan = controller.plan
         self._checkpoint = checkpoint
         self._server = MetricsServer(self.folder.path)
-        self._pending: tuple[int, Path, float] | None = None
+        self._pending: tuple[int, Path] | None = None
         self._restarts: dict[str, int] = {}
-        self._kept = {w.name for w in self._plan.workers if resolve(w.kind).in_every_checkpoint}
+        self._kept = [w for w in self._plan.workers if resolve(w.kind).in_every_checkpoint]
         for plan in self._plan.inference.values():
             if plan.carrier == "shm":
                 inference.create_inference(plan.spec, self.arena)
         for stream in self._plan.samples.values():
             if stream.carrier == "shm":
                 sample.create_sample(stream.spec, self.arena)
-        with _signals(controller) as wake:
-            for child in self._children.values():
-                self._order(child)
-            while controller.ending is None:
-                self._turn(wake)
-            self._stop()
+        with _Wake() as wake:
+
+            def stop() -> None:
+                reason = self._signals.reason
+                controller.ending = controller.ending or Ending("stopped", reason)
+                wake.ring()
+
+            with self._signals.calling(stop):
+                for child in self._children.values():
+                    self._order(child)
+                try:
+                    while controller.ending is None:
+                        self._turn(wake)
+                except SrlError:
+                    self._rescue()
+                    raise
+                self._stop()
         return controller.ending
 
     def _order(self, child: _Child) -> None:
@@ -124,15 +135,15 @@ class ProcessRun:
 
     # -- while it runs -----------------------------------------------------------------------------
 
-    def _turn(self, wake: int) -> None:
-        select.select([self._server, wake], [], [], 0.05)
+    def _turn(self, wake: _Wake) -> None:
+        select.select([self._server.fileno(), wake.fileno()], [], [], 0.05)
         self._receive()
-        self._controller.poll()
         for child in list(self._children.values()):
             code = child.process.poll()
             if code is not None:
                 self._handle_exit(child, code)
         self._kill_silent()
+        self._controller.poll()
         self._checkpoint_step()
 
     def _receive(self) -> None:
@@ -142,8 +153,7 @@ class ProcessRun:
     def _handle_exit(self, child: _Child, code: int) -> None:
         failure = self._last_words(child.name)
         if failure is not None:
-            text = failure.message if failure.expected else f"{failure.error}: {failure.message}"
-            raise WorkerError(f"{failure.worker}: {text}{self._tail(child.name, failure)}")
+            raise self._failed(child.name, failure)
         del self._children[child.name]
         if code == 0:
             if not self._children:
@@ -154,14 +164,21 @@ class ProcessRun:
         self._restart(child, how)
 
     def _last_words(self, name: str) -> Failure | None:
-        path = failure_path(self.folder.path, name)
-        if not path.exists():
+        try:
+            words = failure_path(self.folder.path, name).read_bytes()
+            return msgspec.json.decode(words, type=Failure)
+        except (OSError, msgspec.DecodeError):
+            # Nothing was left, or not all of it: what it printed is in its log.
             return None
-        return msgspec.json.decode(path.read_bytes(), type=Failure)
 
-    def _tail(self, name: str, failure: Failure | None = None) -> str:
-        if failure is not None and failure.expected:
-            return ""
+    def _failed(self, name: str, failure: Failure) -> WorkerError:
+        if failure.expected:
+            return WorkerError(f"{failure.worker}: {failure.message}")
+        return WorkerError(
+            f"{failure.worker}: {failure.error}: {failure.message}{self._tail(name)}"
+        )
+
+    def _tail(self, name: str) -> str:
         path = self._run_dir / "logs" / f"{name}.log"
         lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
         return f"\nLast lines of logs/{name}.log:\n" + "\n".join(f"    {line}" for line in lines)
@@ -209,17 +226,30 @@ class ProcessRun:
                     sample.reclaim_reader(stream.spec, self.arena, index)
 
     def _kill_silent(self) -> None:
-        """Kills workers whose loop has stopped, so that their slots can be taken back for certain."""
+        """Kills processes whose loop stands still, so that their slots can be taken back for
+        certain.
+
+        A long environment call has limits of its own, unless the whole process was stopped.
+        """
         now = time.monotonic_ns()
+        limit = self._controller.experiment.silence_seconds
+        self._controller.suspended.clear()
         for child in self._children.values():
-            for member in self._plan.processes[child.name]:
-                row = self._controller.board.rows[member.name]
-                beat = row.get("heartbeat_ns")
-                silent = (now - beat) / 1e9 if beat else 0.0
-                if silent > SILENCE_SECONDS and row.activity in ("running", "waiting"):
-                    self._note("warning", member.name, f"silent for {silent:.0f} s; killed")
+            members = self._plan.processes[child.name]
+            rows = [self._controller.board.rows[member.name] for member in members]
+            silent = (now - max(row.get("heartbeat_ns") for row in rows)) / 1e9
+            if silent < min(limit, 1.0) or any(row.activity == "starting" for row in rows):
+                continue
+            stopped = _is_stopped(child.process.pid)
+            if stopped:
+                self._controller.suspended.update(member.name for member in members)
+            in_env = any(row.activity in ENV_CALLS for row in rows)
+            if silent > limit and (stopped or not in_env):
+                names = ", ".join(member.name for member in members)
+                self._note("warning", names, f"silent for {silent:.0f} s; killed")
+                for row in rows:
                     row.enter("starting")
-                    child.process.kill()
+                child.process.kill()
 
     def _note(self, level: str, worker: str, text: str) -> None:
         self._controller.collector.add(Note(worker, level, text))  # type: ignore[arg-type]
@@ -232,7 +262,7 @@ class ProcessRun:
             if controller.checkpoint_due() and self._trainers_ready():
                 self._ask_checkpoint()
             return
-        number, folder, _ = self._pending
+        number, folder = self._pending
         if self._written(number):
             self._pending = None
             # Workers that are started again go on from the newest one.
@@ -249,52 +279,67 @@ class ProcessRun:
         number, folder = self._controller.begin_checkpoint()
         checkpoint_path(self.folder.path).write_text(str(folder))
         self._controller.board.checkpoint = number
-        self._pending = (number, folder, time.monotonic())
+        self._pending = (number, folder)
         for child in self._children:
             self.arena.ring(child)
 
     def _written(self, number: int) -> bool:
         rows = self._controller.board.rows
-        return all(
-            rows[w.name].get("checkpoint") >= number
-            for w in self._plan.workers
-            if w.process in self._children and w.name in self._kept
-        )
+        return all(rows[worker.name].get("checkpoint") >= number for worker in self._writers())
+
+    def _writers(self) -> list[WorkerPlan]:
+        """Workers whose parts make a checkpoint whole; one that has finished writes none."""
+        return [w for w in self._kept if w.trains or w.process in self._children]
 
     # -- the end -----------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Asks for the last checkpoint, waits for it, and lets everyone leave."""
         controller = self._controller
-        if self._pending is not None:
-            self._finish_pending(time.monotonic() + 1.0)
-        ready = self._trainers_ready()
-        if ready:
+        self._checkpoint_step()
+        if self._pending is None and self._trainers_ready():
             self._ask_checkpoint()
+        # A learner step that is under way is given up, so that parts are written at once.
         controller.board.stop = True
         self._ring_all()
-        if ready:
-            self._finish_pending(time.monotonic() + STOP_SECONDS)
+        if self._pending is not None:
+            failed = self._finish_pending(time.monotonic() + STOP_SECONDS)
+            if failed is not None:
+                raise failed
         self.leave(EXIT_SECONDS)
         self._receive()
 
-    def _finish_pending(self, deadline: float) -> None:
-        controller = self._controller
+    def _rescue(self) -> None:
+        """Keeps what was learned, where what failed is not the learning itself."""
+        with suppress(SrlError, OSError):
+            if self._pending is None and self._trainers_ready():
+                self._ask_checkpoint()
+            self._controller.board.stop = True
+            self._ring_all()
+            if self._pending is not None:
+                self._finish_pending(time.monotonic() + STOP_SECONDS)
+
+    def _finish_pending(self, deadline: float) -> WorkerError | None:
+        """Waits until the checkpoint is written, and gives it up if a writer fails or is slow."""
         assert self._pending is not None
-        number, folder, _ = self._pending
-        while not self._written(number) and time.monotonic() < deadline:
+        (number, folder), self._pending = self._pending, None
+        writers = {worker.process for worker in self._writers()}
+        gone: list[str] = []
+        while not self._written(number) and not gone and time.monotonic() < deadline:
             select.select([self._server], [], [], 0.01)
             self._receive()
-            for child in self._children.values():
-                failure = self._last_words(child.name)
-                if failure is not None:
-                    raise WorkerError(f"{failure.worker}: {failure.message}")
-        self._pending = None
+            gone = [name for name in writers if not self._is_alive(name)]
         if self._written(number):
-            controller.commit_checkpoint(number, folder, exact=False)
-        else:
-            controller.store.abort(folder)
-            self._note("warning", "controller", "the last checkpoint was not written in time")
+            self._controller.commit_checkpoint(number, folder, exact=False)
+            return None
+        self._controller.store.abort(folder)
+        self._note("warning", "controller", "the last checkpoint was not written in time")
+        failures = [(name, self._last_words(name)) for name in gone]
+        return next((self._failed(name, words) for name, words in failures if words), None)
+
+    def _is_alive(self, name: str) -> bool:
+        child = self._children.get(name)
+        return child is not None and child.process.poll() is None
 
     def _ring_all(self) -> None:
         for child in self._children:
@@ -328,22 +373,31 @@ class ProcessRun:
         self.folder.remove()
 
 
-@contextmanager
-def _signals(controller: Controller) -> Iterator[int]:
-    """Ctrl-C and SIGTERM end the run; the pipe wakes the loop at once."""
-    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+class _Wake:
+    """A pipe that ends the controller's sleep, from a signal handler too."""
 
-    def stop(number: int, frame: object) -> None:
-        controller.ending = controller.ending or Ending("stopped", signal.Signals(number).name)
-        os.write(writing, b"\0")
+    def __enter__(self) -> _Wake:
+        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        return self
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    def fileno(self) -> int:
+        """For waiting together with other things."""
+        return self._reading
+
+    def ring(self) -> None:
+        """Ends the sleep."""
+        with suppress(BlockingIOError):
+            os.write(self._writing, b"\0")
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the system has stopped a process (SIGSTOP, a debugger); False where it is unknown."""
     try:
-        yield reading
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reading)
-        os.close(writing)
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in ("T", "t")

@@ -78,7 +78,9 @@ class RunDir:
         """Removes a run, for `--fresh`; refuses a folder that is not one."""
         if not self.path.exists():
             return
-        if not self.exists and any(self.path.iterdir()):
+        # A run that failed before it was written down left no more than these.
+        own = {".lock", self.logs.name, self.checkpoints.name}
+        if not self.exists and {entry.name for entry in self.path.iterdir()} - own:
             raise ConfigError(
                 f"{self.path}: expected a run to replace, got a folder of other things."
             )

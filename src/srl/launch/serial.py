@@ -1,7 +1,8 @@
 """The serial launcher: every worker in one thread, in a fixed order, under a debugger if you like.
 
-It is the same code as everywhere else, with plain memory in place of shared memory. Two runs with the same seed are
-equal bit for bit, and a checkpoint holds every worker's state, so that a resumed run goes on exactly.
+It is the same code as everywhere else, with plain memory in place of shared memory. Two runs with
+the same seed are equal bit for bit, and a checkpoint holds every worker's state, so that a resumed
+run goes on exactly.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from srl.arena.arena import HeapArena
 from srl.arena.shm import NoBell
-from srl.errors import EnvError, RunError, SrlError
+from srl.errors import EnvError, MissingDependency, RunError, SrlError, WorkerError
 from srl.launch.controller import Controller, Ending
 from srl.launch.hosting import build_workers, restore_worker, write_worker
+from srl.launch.signals import StopSignals
 from srl.services.checkpoints import Checkpoint, read_part, write_part
 from srl.services.metrics_client import InlineMetrics
 from srl.streams.inference import create_inference
@@ -25,17 +28,28 @@ from srl.streams.sample import create_sample
 from srl.workers.worker import Current, Host, Worker
 
 ARENA_PART = "arena"
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 0.25
+PATIENCE_SECONDS = 1.5
+"""How long a run that is to stop waits for an environment call."""
+
+
+class _Overdue(BaseException):
+    """Interrupts an environment call. Not an Exception, so that no environment keeps it."""
 
 
 class SerialRun:
     """One run in this thread."""
 
     def __init__(
-        self, controller: Controller, arena: HeapArena, checkpoint: Checkpoint | None
+        self,
+        controller: Controller,
+        arena: HeapArena,
+        checkpoint: Checkpoint | None,
+        signals: StopSignals,
     ) -> None:
         self._controller = controller
         self._arena = arena
+        self._signals = signals
         self._plan = controller.plan
         self._board = controller.board
         self._current = Current("serial")
@@ -55,29 +69,69 @@ class SerialRun:
     def run(self) -> Ending:
         """Trains until a goal is reached or a signal asks to stop."""
         controller = self._controller
-        with _watch(controller), _signals(controller):
-            try:
-                self._workers = build_workers(
-                    list(self._plan.workers),
-                    self._plan,
-                    board=self._board,
-                    metrics=self._metrics,
-                    shared=self._arena,
-                    local=self._arena,
-                    run_dir=controller.run_dir,
-                    current=self._current,
-                )
-                host = Host(self._workers, self._board, NoBell(), self._write, self._current)
-                self._restore()
-                self._loop(host)
-                self._save(host)
-            except SrlError as error:
-                raise type(error)(f"{self._current.name}: {error}") from error
-            finally:
-                for worker in self._workers:
-                    worker.close()
+        try:
+            with _watch(controller), self._signals.calling(self._ask_to_stop):
+                self._train()
+        except _Overdue as overdue:
+            # Stopped while the environments were made: there is nothing to keep yet.
+            if controller.ending is None:
+                raise EnvError(str(overdue)) from None
+        except MissingDependency:
+            raise
+        except SrlError as error:
+            raise type(error)(f"{self._current.name}: {error}") from error
+        except OSError:
+            raise
+        except Exception as error:
+            lines = "".join(traceback.format_exception(error)).splitlines()[-15:]
+            tail = "\n".join(f"    {line}" for line in lines)
+            text = f"{self._current.name}: {type(error).__name__}: {error}\n{tail}"
+            raise WorkerError(text) from error
+        finally:
+            for worker in self._workers:
+                worker.close()
         assert controller.ending is not None
         return controller.ending
+
+    def _ask_to_stop(self) -> None:
+        """Ends the run at the next safe point."""
+        controller = self._controller
+        controller.ending = controller.ending or Ending("stopped", self._signals.reason)
+        controller.board.stop = True
+
+    def _train(self) -> None:
+        controller = self._controller
+        self._workers = build_workers(
+            list(self._plan.workers),
+            self._plan,
+            board=self._board,
+            metrics=self._metrics,
+            shared=self._arena,
+            local=self._arena,
+            run_dir=controller.run_dir,
+            current=self._current,
+        )
+        host = Host(self._workers, self._board, NoBell(), self._write, self._current)
+        self._restore()
+        try:
+            self._loop(host)
+            self._save(host)
+        except _Overdue:
+            # An environment was left in the middle of a call, so its state is not to be had.
+            if controller.ending is None:
+                self._rescue(host)
+                raise
+            self._save(host, exact=False)
+        except Exception:
+            self._rescue(host)
+            raise
+
+    def _rescue(self, host: Host) -> None:
+        """Keeps what was learned, where what failed is not the learning itself."""
+        trains = {worker.name for worker in self._plan.workers if worker.trains}
+        if self._current.name not in trains and self._folder is None:
+            with suppress(SrlError, OSError):
+                self._save(host, exact=False)
 
     def _loop(self, host: Host) -> None:
         controller = self._controller
@@ -95,11 +149,11 @@ class SerialRun:
             if controller.checkpoint_due():
                 self._save(host)
 
-    def _save(self, host: Host) -> None:
+    def _save(self, host: Host, *, exact: bool = True) -> None:
         controller = self._controller
         number, self._folder = controller.begin_checkpoint()
         try:
-            self._exact = all(worker.restorable for worker in self._workers)
+            self._exact = exact and all(worker.restorable for worker in self._workers)
             if self._exact:
                 write_part(self._folder, ARENA_PART, self._arena.state())
             self._board.checkpoint = number
@@ -108,6 +162,7 @@ class SerialRun:
         except BaseException:
             controller.store.abort(self._folder)
             raise
+        self._folder = None
 
     def _write(self, worker: Worker, number: int) -> None:
         assert self._folder is not None
@@ -134,27 +189,8 @@ class SerialRun:
 
 
 @contextmanager
-def _signals(controller: Controller) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run at the next safe point. Elsewhere than in the main thread they are not ours."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: object) -> None:
-        controller.ending = controller.ending or Ending("stopped", signal.Signals(number).name)
-        controller.board.stop = True
-
-    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def _watch(controller: Controller) -> Iterator[None]:
-    """Interrupts an environment call that takes too long, from a thread that only looks at the board."""
+    """Interrupts an environment call that takes too long, from a thread that looks at the board."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -163,13 +199,14 @@ def _watch(controller: Controller) -> Iterator[None]:
     assert main is not None
 
     def interrupt(number: int, frame: object) -> None:
-        text = controller.overdue_call()
-        if text:
-            raise EnvError(text)
+        text = controller.overdue_call(_patience(controller))
+        if text and not over.is_set():
+            over.set()
+            raise _Overdue(text)
 
     def watch() -> None:
         while not over.wait(WATCH_SECONDS):
-            if controller.overdue_call():
+            if controller.overdue_call(_patience(controller)):
                 signal.pthread_kill(main, signal.SIGALRM)
 
     before = signal.signal(signal.SIGALRM, interrupt)
@@ -181,3 +218,7 @@ def _watch(controller: Controller) -> Iterator[None]:
         over.set()
         thread.join()
         signal.signal(signal.SIGALRM, before)
+
+
+def _patience(controller: Controller) -> float | None:
+    return PATIENCE_SECONDS if controller.ending is not None else None

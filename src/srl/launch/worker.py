@@ -1,7 +1,7 @@
 """A worker process: `python -m srl.launch.worker NAME`, with its orders as JSON on standard input.
 
-It is started before the plan is ready, so that imports run beside planning. Standard input stays open for as long
-as the parent lives: its end tells the process to finish by itself.
+It is started before the plan is ready, so that imports run beside planning. Standard input stays
+open for as long as the parent lives: its end tells the process to finish by itself.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _set_threads(threads: int) -> None:
 
 
 def _outlive(board: Board, shared: ShmArena) -> None:
-    """Waits for the parent's end; then stops the process, kindly and soon after that for certain."""
+    """Waits for the parent's end; then stops the process, kindly and soon after for certain."""
     sys.stdin.buffer.read()
     board.stop = True
     time.sleep(ORPHAN_SECONDS)

@@ -27,7 +27,7 @@ COUNTERS = (
 
 _FIELDS = (
     "heartbeat_ns", "activity", "since_ns", "env_index", "busy_ns", "cpu_ns", "checkpoint",
-    "incarnation",
+    "incarnation", "saved_policy_version", "saved_env_steps",
     *(f"wait_{name}" for name in WAITS),
     *(f"count_{name}" for name in COUNTERS),
 )  # fmt: skip

@@ -199,6 +199,7 @@ class TrainerWorker(Worker):
             self._filling.restore(state["filling"])
             self._training.restore(state["training"])
             self._published = True
+        self.row.set("count_policy_version", self.version)
         self.row.set("count_env_steps", self.env_steps)
         self.row.set("count_agent_steps", self.agent_steps)
 

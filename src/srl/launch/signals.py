@@ -1,0 +1,75 @@
+"""Ctrl-C and SIGTERM, from the first moment of a launch to its last.
+
+While a run starts they interrupt whatever happens; while it trains they ask it to stop; while it
+cleans up they do nothing more.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """A signal arrived before training began. Not an Exception, so that no user code keeps it."""
+
+
+class StopSignals:
+    """What a signal does at the moment; `reason` names the first that came."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._react: Callable[[], None] | None = None
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handles signals; elsewhere than in the main thread they are not ours."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._handle) for number in _HANDLED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Signals raise `Interrupted`, one that came before at once."""
+        with self.calling(self._raise):
+            yield
+
+    @contextmanager
+    def calling(self, react: Callable[[], None]) -> Iterator[None]:
+        """Signals call `react`, one that came before at once. Outside of this they only count."""
+        before, self._react = self._react, react
+        try:
+            if self.reason:
+                react()
+            yield
+        finally:
+            self._react = before
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Signals wait until the end of this."""
+        before, self._react = self._react, None
+        try:
+            yield
+        finally:
+            self._react = before
+        if self.reason and before is not None:
+            before()
+
+    def _handle(self, number: int, frame: object) -> None:
+        self.reason = self.reason or signal.Signals(number).name
+        if self._react is not None:
+            self._react()
+
+    def _raise(self) -> None:
+        raise Interrupted(self.reason)
