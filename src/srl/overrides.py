@@ -153,8 +153,8 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
     match parts:
         case ["policies", name, field, *rest]:
             if name not in plain["policies"]:
-                known = ", ".join(plain["policies"])
-                raise ConfigError(f"unknown setting {key!r}: the policies are {known}.")
+                names = ", ".join(plain["policies"])
+                raise ConfigError(f"unknown setting {key!r}: the policies are {names}.")
             if not rest or field in ("network", "algorithm"):
                 return
         case ["env", "args", _]:

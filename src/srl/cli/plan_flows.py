@@ -1,0 +1,94 @@
+"""What flows between the boxes of a drawn plan, and what stays inside of one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from srl.cli.plan_facts import inference_text, region_bytes, sample_text, size_text
+from srl.workers.wiring import Plan
+
+Kind = Literal["inference", "sample", "weights"]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One arrow: a stream, or a policy's weights."""
+
+    kind: Kind
+    source: str
+    target: str
+    title: str
+    detail: str
+
+    @property
+    def both_ways(self) -> bool:
+        """Requests go there, replies come back."""
+        return self.kind == "inference"
+
+
+def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
+    """Flows between boxes, each once; `box_of` says in which box a process is."""
+    homes = {worker.name: box_of[worker.process] for worker in plan.workers}
+    sizes = region_bytes(plan)
+    found: dict[tuple[str, str, str], Flow] = {}
+
+    def add(kind: Kind, name: str, sources: set[str], targets: set[str], detail: str) -> None:
+        for source in sorted(sources):
+            for target in sorted(targets):
+                if source != target:
+                    flow = Flow(kind, source, target, f"{kind} {name}", detail)
+                    found.setdefault((flow.title, source, target), flow)
+
+    for key, stream in plan.inference.items():
+        clients = {homes[name] for name in stream.clients}
+        servers = {homes[name] for name in stream.servers}
+        size = size_text(sizes[f"inference/{key}"])
+        detail = f"{stream.carrier} · {inference_text(stream)} · {size}"
+        add("inference", stream.policy, clients, servers, detail)
+    for name, policy in plan.policies.items():
+        trainers = {homes[w.name] for w in plan.workers if name in w.trains}
+        # Actors follow versions only, to bound policy age.
+        readers = {homes[w.name] for w in plan.workers if name in w.follows and not w.asks}
+        add("weights", name, trainers, readers, size_text(sizes[f"parameters/{policy.name}"]))
+    for key, sample in plan.samples.items():
+        writers = {homes[name] for name in sample.writers}
+        readers = {homes[name] for name in sample.readers}
+        size = size_text(sizes[f"sample/{key}"])
+        add("sample", key, writers, readers, f"{sample.carrier} · {sample_text(sample)} · {size}")
+    return _merge(list(found.values()))
+
+
+def _merge(flows: list[Flow]) -> list[Flow]:
+    """Requests, or weights, of several policies between the same boxes are one arrow."""
+    merged: dict[tuple[str, ...], Flow] = {}
+    for flow in flows:
+        key = (flow.kind, flow.source, flow.target)
+        if flow.kind == "sample" or key not in merged:
+            merged[(*key, flow.title) if flow.kind == "sample" else key] = flow
+            continue
+        known = merged[key]
+        title = f"{known.title}, {flow.title.removeprefix(flow.kind).strip()}"
+        first, more = known.detail.split(" · "), flow.detail.split(" · ")
+        detail = " · ".join(a if a == b else f"{a} + {b}" for a, b in zip(first, more, strict=True))
+        merged[key] = dataclasses.replace(known, title=title, detail=detail)
+    return list(merged.values())
+
+
+def inner_flows(plan: Plan, process: str) -> list[Flow]:
+    """Streams whose ends are all in one process."""
+    members = {worker.name for worker in plan.workers if worker.process == process}
+    found = [
+        Flow(
+            "inference", process, process, f"inference {s.policy}", f"inline · {inference_text(s)}"
+        )
+        for s in plan.inference.values()
+        if members.issuperset((*s.clients, *s.servers))
+    ]
+    found += [
+        Flow("sample", process, process, f"sample {key}", f"inline · {sample_text(s)}")
+        for key, s in plan.samples.items()
+        if members.issuperset((*s.writers, *s.readers))
+    ]
+    return found
