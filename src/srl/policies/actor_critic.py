@@ -94,7 +94,7 @@ class ActorCritic(Policy):
 
     What an algorithm may use beside `act`: `unroll` with gradients, and two places for running
     statistics, `track_obs` and `track_returns`, which the learner feeds from the batches it
-    consumes.
+    consumes. For an encoder of your own, override `make_encoder`.
     """
 
     Config = ActorCriticConfig
@@ -109,9 +109,9 @@ class ActorCritic(Policy):
             self.shared = recurrent != "none" or has_image(agent.obs)
         self.obs_norm = ObsNorm(agent.obs) if config.normalize_obs else None
         self.return_norm = RunningNorm(()) if config.normalize_returns else None
-        self.encoder = self._make_encoder()
-        self.value_encoder = None if self.shared else self._make_encoder()
-        width = self.encoder.num_outputs
+        self.encoder = self.make_encoder()
+        self.value_encoder = None if self.shared else self.make_encoder()
+        width = int(self.encoder.num_outputs)  # type: ignore[arg-type]
         self.core: RecurrentCore | None = None
         if recurrent != "none":
             self.core = RecurrentCore(width, config.recurrent_size, recurrent)
@@ -196,7 +196,12 @@ class ActorCritic(Policy):
         assert bias is not None
         bias.copy_((bias * old_std + old_mean - new_mean) / new_std)
 
-    def _make_encoder(self) -> Encoder:
+    def make_encoder(self) -> nn.Module:
+        """What stands between observations and the rest; to be overridden for one of your own.
+
+        It maps a flat dict of observations ([N, ...] by path) to [N, num_outputs], and has an
+        attribute `num_outputs`. The critic gets another one unless `network.shared`.
+        """
         config = self.config
         return Encoder(
             self.agent.obs, config.hidden_sizes, config.activation, config.image_features

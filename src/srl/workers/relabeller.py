@@ -34,6 +34,8 @@ class Relabeller(Worker):
         (reads,), (writes,) = context.worker.reads, context.worker.writes
         self._source = context.sample_source(reads)
         self._sink = context.sample_sink(writes)
+        self.spec = self._source.spec.trajectory
+        """What fragments look like: `spec.agent.obs`, `spec.length`, ..."""
         self._slot: Slot | None = None
 
     @classmethod
