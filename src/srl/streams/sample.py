@@ -206,9 +206,11 @@ class SampleSource:
 
     @property
     def closed(self) -> bool:
-        """Writers have come, all of them have left, and nothing is ready any more."""
+        """Writers have come, all of them have left, and nothing is ready here any more."""
         memory = self._memory
-        return bool((memory.open_writers == 2).all()) and not bool((memory.status == READY).any())
+        if not (memory.open_writers == 2).all():
+            return False
+        return not ((memory.status == READY) & self._mine()).any()
 
     def take(self) -> Item | None:
         """The next item for this reader, or None if nothing is ready."""
