@@ -1,0 +1,190 @@
+"""A process that does what a test tells it, line by line: one end of a stream, for real."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from carriers import fill, tag_of, write
+
+from srl.arena.shm import Bell, ShmArena
+from srl.data.records import InferenceReply, Snapshot
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.streams.inference import InferenceServer, InferenceSpec
+from srl.streams.sample import Item, SampleSink, SampleSource, SampleSpec, Slot
+
+WAIT_SECONDS = 20.0
+
+
+class Puppet:
+    """Each method is a call that a test can make."""
+
+    slot: Slot
+    sink: SampleSink
+    source: SampleSource
+    server: InferenceServer
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self.arena = ShmArena(folder, process)
+        self.bell = Bell(folder, process)
+        self.items: list[Item] = []
+
+    # -- bells and locks -------------------------------------------------------------------------
+
+    def hello(self) -> str:
+        return "hello"
+
+    def ring(self, process: str) -> None:
+        self.arena.ring(process)
+
+    def wait(self, seconds: float) -> dict[str, Any]:
+        """Waits to be rung; how long that took, on the clock and of the processor."""
+        start, cpu = time.monotonic(), time.process_time()
+        rung = self.bell.wait(seconds)
+        return {
+            "rung": rung,
+            "seconds": time.monotonic() - start,
+            "cpu_seconds": time.process_time() - cpu,
+        }
+
+    def hold_lock(self, name: str) -> str:
+        self.held = self.arena.lock(name)
+        self.held.__enter__()
+        return "held"
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def open_sink(self, spec: str, writer: int) -> None:
+        self.sink = SampleSink(msgspec.json.decode(spec, type=SampleSpec), self.arena, writer)
+
+    def claim(self, version: int = 0) -> int | None:
+        slot = self.sink.claim(version)
+        if slot is None:
+            return None
+        self.slot = slot
+        return slot.index
+
+    def fill(self, tag: float, version: int = 0) -> None:
+        fill(self.slot.trajectory, tag, version)
+
+    def commit(self) -> None:
+        self.slot.commit(len(self.slot.trajectory.reward), 12)
+
+    def write_all(self, first: int, count: int) -> int:
+        """Writes items one after another, asleep whenever there is no room."""
+        sleeps = 0
+        for tag in range(first, first + count):
+            while (slot := self.sink.claim(0)) is None:
+                sleeps += 1
+                assert self.bell.wait(WAIT_SECONDS), "never rung"
+            write(slot, tag)
+        self.sink.close()
+        return sleeps
+
+    def open_source(self, spec: str, reader: int) -> None:
+        self.source = SampleSource(msgspec.json.decode(spec, type=SampleSpec), self.arena, reader)
+
+    def take(self) -> float | None:
+        item = self.source.take()
+        if item is None:
+            return None
+        self.items.append(item)
+        return tag_of(item.trajectory)
+
+    def release(self) -> None:
+        self.items.pop(0).release()
+
+    def acknowledge(self, count: int) -> None:
+        self.source.acknowledge(count)
+
+    def read_all(self) -> list[float]:
+        """Reads to the end, asleep whenever nothing is ready."""
+        tags = []
+        while True:
+            item = self.source.take()
+            if item is not None:
+                tags.append(tag_of(item.trajectory))
+                item.release()
+                self.source.acknowledge(1)
+            elif self.source.closed:
+                return tags
+            else:
+                assert self.bell.wait(WAIT_SECONDS), "never rung"
+
+    # -- inference -------------------------------------------------------------------------------
+
+    def open_server(self, spec: str, server: int) -> None:
+        self.server = InferenceServer(
+            msgspec.json.decode(spec, type=InferenceSpec), self.arena, server
+        )
+
+    def poll(self) -> list[int]:
+        self.lanes = self.server.poll()
+        return self.lanes
+
+    def serve(self) -> int:
+        """Answers until every client has left; the action is the observation's number."""
+        rows = 0
+        while True:
+            lanes = self.server.poll(max_rows=5)
+            if lanes:
+                request, counts = self.server.gather(lanes)
+                rows += len(request.is_first)
+                self.server.answer(
+                    lanes,
+                    counts,
+                    InferenceReply(
+                        action=request.obs["a"][:, 0].astype(np.int64) % 5,
+                        state={"h": request.state["h"] + 1},
+                        extras={"value": request.obs["a"][:, 0].copy()},
+                        policy_version=1,
+                    ),
+                )
+            elif self.server.closed:
+                return rows
+            else:
+                assert self.bell.wait(WAIT_SECONDS), "never rung"
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    def publish_for(self, spec: str, seconds: float) -> int:
+        """Publishes weights filled with their version, as fast as it can."""
+        decoded = msgspec.json.decode(spec, type=ParameterSpec)
+        writer = ParameterWriter(decoded, self.arena)
+        weights = {n: np.empty(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
+        end, version = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            version += 1
+            for array in weights.values():
+                array.fill(version)
+            writer.publish(Snapshot(version, weights))
+        return version
+
+    def read_for(self, spec: str, seconds: float) -> dict[str, Any]:
+        """Reads as fast as it can; which versions were seen, and how many were mixtures."""
+        decoded = msgspec.json.decode(spec, type=ParameterSpec)
+        reader = ParameterReader(decoded, self.arena)
+        weights = {n: np.zeros(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
+        end, mixtures, seen = time.monotonic() + seconds, 0, []
+        while time.monotonic() < end:
+            version = reader.read(weights)
+            if version >= 0:
+                seen.append(version)
+                mixtures += any((array != version).any() for array in weights.values())
+        return {"mixtures": mixtures, "seen": seen}
+
+
+def main() -> None:
+    puppet = Puppet(Path(sys.argv[1]), sys.argv[2])
+    for line in sys.stdin:
+        call, arguments = json.loads(line)
+        print(json.dumps(getattr(puppet, call)(**arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The sample stream between real processes: back-pressure, kills, and many ends at once."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from carriers import Puppet, ShmCarrier, plain, sample_spec, tag_of, write
+
+from srl.streams.sample import (
+    SampleSink,
+    SampleSource,
+    create_sample,
+    ledger,
+    reclaim_reader,
+    reclaim_writer,
+)
+
+
+def test_a_writer_killed_in_mid_fragment_costs_only_its_fragment(shm: ShmCarrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), slots=2, max_policy_age=9)
+    arena = shm.open("controller")
+    create_sample(spec, arena)
+    source = SampleSource(spec, arena, 0)
+    dies, lives = shm.puppet("w0"), shm.puppet("w1")
+    for index, puppet in enumerate((dies, lives)):
+        puppet("open_sink", spec=plain(spec), writer=index)
+    held = dies("claim")
+    dies("fill", tag=66.0)
+    assert lives("claim") is not None
+    lives("fill", tag=2.0)
+    lives("commit")
+    assert lives("claim") is None, "both slots are in use"
+    dies.kill()
+    assert reclaim_writer(spec, arena, 0) == 1
+    assert lives("wait", seconds=5)["rung"], "whoever waits for a slot is woken"
+    assert lives("claim") == held
+    lives("fill", tag=1.0)
+    lives("commit")
+    tags = [source.take(), source.take()]
+    assert [tag_of(item.trajectory) for item in tags if item is not None] == [1.0, 2.0]
+    books = ledger(spec, arena)
+    assert (books.produced, books.in_flight, books.dropped["writer died"]) == (2, 2, 1)
+
+
+def test_a_stopped_writer_is_killed_before_its_slot_is_taken_back(shm: ShmCarrier) -> None:
+    """Stopped, killed, reclaimed, continued: it never writes into what is another's by then."""
+    spec = sample_spec(writers=("w0", "w1"), slots=1)
+    arena = shm.open("controller")
+    create_sample(spec, arena)
+    source = SampleSource(spec, arena, 0)
+    stopped, heir = shm.puppet("w0"), SampleSink(spec, shm.open("w1"), 1)
+    stopped("open_sink", spec=plain(spec), writer=0)
+    assert stopped("claim") == 0
+    stopped.signal(signal.SIGSTOP)
+    stopped.start("fill", tag=66.0)  # It would do this as soon as it goes on.
+    assert heir.claim(0) is None, "stopped is not dead: nothing is taken back yet"
+    stopped.kill()
+    assert reclaim_writer(spec, arena, 0) == 1
+    slot = heir.claim(0)
+    assert slot is not None
+    write(slot, 5.0)
+    with pytest.raises(ProcessLookupError):
+        stopped.signal(signal.SIGCONT)
+    item = source.take()
+    assert item is not None
+    assert tag_of(item.trajectory) == 5.0
+
+
+def test_a_lock_is_freed_when_its_holder_is_killed(shm: ShmCarrier) -> None:
+    spec = sample_spec()
+    create_sample(spec, shm.open("controller"))
+    holder, waits = shm.puppet("w0"), shm.puppet("w1")
+    waits("open_sink", spec=plain(spec), writer=0)
+    assert holder("hold_lock", name="sample/test") == "held"
+    waits.start("claim")
+    holder.kill()
+    assert waits.result() == 0
+
+
+def test_a_killed_readers_items_are_dropped_and_its_heir_goes_on(shm: ShmCarrier) -> None:
+    spec = sample_spec(slots=3, max_policy_age=9)
+    arena = shm.open("controller")
+    create_sample(spec, arena)
+    sink = SampleSink(spec, arena, 0)
+    for tag in range(3):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, tag)
+    dies = shm.puppet("r0")
+    dies("open_source", spec=plain(spec), reader=0)
+    assert [dies("take"), dies("take")] == [0.0, 1.0]
+    dies("release")
+    dies.kill()
+    assert sink.claim(0) is not None
+    assert sink.claim(0) is None
+    assert reclaim_reader(spec, arena, 0) == 2
+    assert sink.claim(0) is not None, "what it was reading is free again"
+    books = ledger(spec, arena)
+    assert (books.produced, books.consumed, books.in_flight) == (3, 0, 1)
+    assert books.dropped["reader died"] == 2
+    heir = shm.puppet("r0")
+    heir("open_source", spec=plain(spec), reader=0)
+    assert heir("take") == 2.0
+
+
+@pytest.mark.parametrize("delivery", ["any", "all", "key"])
+def test_many_processes_at_both_ends(shm: ShmCarrier, delivery: str) -> None:
+    """Everything arrives exactly as often as it should, with both sides asleep in between."""
+    spec = sample_spec(slots=3, writers=("w0", "w1"), readers=("r0", "r1"), delivery=delivery)
+    arena = shm.open("controller")
+    create_sample(spec, arena)
+    writers: list[Puppet] = [shm.puppet(name) for name in spec.writers]
+    readers: list[Puppet] = [shm.puppet(name) for name in spec.readers]
+    for index, puppet in enumerate(writers):
+        puppet("open_sink", spec=plain(spec), writer=index)
+    for index, puppet in enumerate(readers):
+        puppet("open_source", spec=plain(spec), reader=index)
+        puppet.start("read_all")
+    for index, puppet in enumerate(writers):
+        puppet.start("write_all", first=1000 * index, count=200)
+    for puppet in writers:
+        puppet.result()
+    got = [puppet.result() for puppet in readers]
+    wrote = [float(tag) for start in (0, 1000) for tag in range(start, start + 200)]
+    match delivery:
+        case "any":
+            assert sorted(got[0] + got[1]) == wrote
+        case "all":
+            assert sorted(got[0]) == sorted(got[1]) == wrote
+        case "key":
+            assert sorted(got[0]) == wrote[:200]
+            assert sorted(got[1]) == wrote[200:]
+    for tags in got:
+        for start in (0, 1000):
+            mine = [tag for tag in tags if start <= tag < start + 1000]
+            assert mine == sorted(mine), "one writer's items keep their order"
+    books = ledger(spec, arena)
+    assert books.produced == 400
+    assert books.consumed == (800 if delivery == "all" else 400)
+    assert books.in_flight == 0

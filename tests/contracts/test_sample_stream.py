@@ -1,0 +1,526 @@
+"""The sample stream's contract, over every carrier."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from carriers import (
+    Carrier,
+    InlineCarrier,
+    ShmCarrier,
+    fill,
+    sample_spec,
+    tag_of,
+    versions_of,
+    write,
+)
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from srl.errors import ConfigError, StreamError
+from srl.streams.sample import (
+    SampleSink,
+    SampleSource,
+    SampleSpec,
+    create_sample,
+    ledger,
+    reclaim_reader,
+    reclaim_writer,
+)
+
+
+def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
+    create_sample(spec, carrier.open("controller"))
+    sinks = [SampleSink(spec, carrier.open(p), i) for i, p in enumerate(spec.writers)]
+    sources = [SampleSource(spec, carrier.open(p), i) for i, p in enumerate(spec.readers)]
+    return sinks, sources
+
+
+def make(name: str) -> Carrier:
+    return InlineCarrier() if name == "inline" else ShmCarrier()
+
+
+def test_an_item_is_read_where_it_was_written(carrier: Carrier) -> None:
+    (sink,), (source,) = open_all(sample_spec(), carrier)
+    slot = sink.claim(0)
+    assert slot is not None
+    write(slot, 7.0, version=3)
+    item = source.take()
+    assert item is not None
+    assert tag_of(item.trajectory) == 7.0
+    assert (item.trajectory.policy_version == 3).all()
+    assert (item.index, item.writer, item.length, item.env_steps) == (slot.index, 0, 5, 12)
+    # In place: what is written into the slot afterwards shows in the item.
+    slot.trajectory.reward[0, 0] = 8.0
+    assert item.trajectory.reward[0, 0] == 8.0
+
+
+def test_a_full_stream_makes_writers_wait_until_a_slot_is_released(carrier: Carrier) -> None:
+    (sink,), (source,) = open_all(sample_spec(slots=2), carrier)
+    for tag in (1.0, 2.0):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, tag)
+    assert sink.claim(0) is None
+    assert sink.waits_for == "slots"
+    item = source.take()
+    assert item is not None
+    assert sink.claim(0) is None, "a slot that is being read is not free"
+    item.release()
+    assert sink.claim(0) is not None
+
+
+def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> None:
+    (sink,), (source,) = open_all(sample_spec(slots=1), shm)
+    writer_bell, reader_bell = shm.bell("w0"), shm.bell("r0")
+    assert source.take() is None
+    assert not reader_bell.wait(0)
+    slot = sink.claim(0)
+    assert slot is not None
+    write(slot, 1.0)
+    assert reader_bell.wait(1), "a reader that found nothing is rung by the commit"
+    item = source.take()
+    assert item is not None
+    assert sink.claim(0) is None
+    assert not writer_bell.wait(0)
+    item.release()
+    assert writer_bell.wait(1), "a writer that found no room is rung by the release"
+    # Nobody waits now, so nobody is woken for nothing.
+    slot = sink.claim(0)
+    assert slot is not None
+    write(slot, 2.0)
+    assert not reader_bell.wait(0)
+    for bell in (writer_bell, reader_bell):
+        bell.close()
+
+
+@pytest.mark.parametrize("delivery", ["any", "all", "key"])
+@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@hypothesis_settings(max_examples=25)
+def test_delivery_from_many_writers_to_many_readers(
+    delivery: str, data: st.DataObject, name: str
+) -> None:
+    num_writers = data.draw(st.integers(1, 3))
+    num_readers = data.draw(st.integers(1, 3))
+    spec = sample_spec(
+        slots=data.draw(st.integers(1, 5)),
+        writers=tuple(f"w{i}" for i in range(num_writers)),
+        readers=tuple(f"r{i}" for i in range(num_readers)),
+        delivery=delivery,
+    )
+    carrier = make(name)
+    try:
+        sinks, sources = open_all(spec, carrier)
+        got: list[list[float]] = [[] for _ in sources]
+        for step, end in enumerate(data.draw(st.lists(st.integers(0, 5), max_size=60))):
+            if end < num_writers:
+                slot = sinks[end].claim(0)
+                if slot is not None:
+                    write(slot, 10.0 * step + end)
+            else:
+                _take_one(sources, (end - num_writers) % num_readers, got)
+        wrote = ledger(spec, carrier.open("controller")).produced
+        for sink in sinks:
+            sink.close()
+        for reader in range(num_readers):
+            while _take_one(sources, reader, got):
+                pass
+            assert sources[reader].closed
+        counts = Counter(tag for tags in got for tag in tags)
+        assert len(counts) == wrote
+        copies = num_readers if delivery == "all" else 1
+        assert set(counts.values()) <= {copies}
+        if delivery == "key":
+            for reader, tags in enumerate(got):
+                assert all(int(tag) % 10 % num_readers == reader for tag in tags)
+        for tags in got:
+            assert len(set(tags)) == len(tags)
+    finally:
+        carrier.close()
+
+
+def _take_one(sources: list[SampleSource], reader: int, got: list[list[float]]) -> bool:
+    item = sources[reader].take()
+    if item is None:
+        return False
+    got[reader].append(tag_of(item.trajectory))
+    item.release()
+    sources[reader].acknowledge(1)
+    return True
+
+
+@pytest.mark.parametrize("age", [0, 1, 2])
+@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@hypothesis_settings(max_examples=25)
+def test_no_step_is_older_than_the_bound_when_it_is_consumed(
+    age: int, data: st.DataObject, name: str
+) -> None:
+    """Writers begin fragments when they may; a trainer consumes batches and counts up."""
+    num_writers, per_batch = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
+    base = data.draw(st.integers(0, 5))
+    spec = sample_spec(
+        slots=num_writers + per_batch,
+        writers=tuple(f"w{i}" for i in range(num_writers)),
+        items_per_batch=per_batch,
+        max_policy_age=age,
+        base_version=base,
+    )
+    carrier = make(name)
+    try:
+        sinks, (source,) = open_all(spec, carrier)
+        version, batch, order = base, [], []
+        open_slots: dict[int, object] = {}
+        for turn in range(200):
+            writer = (
+                data.draw(st.integers(0, num_writers - 1)) if turn < 100 else turn % num_writers
+            )
+            slot = open_slots.pop(writer, None)
+            if slot is None:
+                slot = sinks[writer].claim(version)
+                if slot is not None:
+                    assert version >= slot.oldest_version
+                    # Its first step is of the weights that were there when it began.
+                    fill(slot.trajectory, 1.0, version)
+                    open_slots[writer] = slot
+            else:
+                slot.commit(5, 12)
+            while (item := source.take()) is not None:
+                order.append(item.item_id)
+                lag = version - int(versions_of(item.trajectory).min())
+                # Never older than allowed, though nobody looks at it between claim and here.
+                assert 0 <= lag <= age
+                batch.append(lag)
+                item.release()
+                if len(batch) == per_batch:
+                    batch = []
+                    source.acknowledge(per_batch)
+                    version += 1
+        assert order == sorted(order), "in the order in which they were begun"
+        assert version > base + 100 // (2 * num_writers * per_batch) - 2, "and nobody stands still"
+    finally:
+        carrier.close()
+
+
+def test_with_age_one_the_next_batch_is_written_while_one_is_trained_on(carrier: Carrier) -> None:
+    (sink,), (source,) = open_all(
+        sample_spec(slots=8, items_per_batch=2, max_policy_age=1), carrier
+    )
+    for _ in range(4):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, 1.0)
+    assert sink.claim(0) is None
+    assert sink.waits_for == "policy_age"
+    assert sink.claim(1) is not None, "newer weights open the next batch"
+    assert source.take() is not None
+
+
+def test_where_age_is_bounded_items_come_in_the_order_of_their_claims(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), max_policy_age=5)
+    (first, second), (source,) = open_all(spec, carrier)
+    early, late = first.claim(0), second.claim(0)
+    assert early is not None
+    assert late is not None
+    write(late, 2.0)
+    assert source.take() is None, "the older one is still being written"
+    write(early, 1.0)
+    got = [source.take(), source.take()]
+    assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
+
+
+def test_a_reader_with_an_empty_slot_says_whose_it_is(carrier: Carrier) -> None:
+    (_, sink), (source,) = open_all(sample_spec(writers=("w0", "w1"), slots=1), carrier)
+    for _ in range(2):  # The first time the slot is new, the second time it held an item.
+        slot = sink.claim(0)
+        assert slot is not None
+        slot.commit(5, 12)
+        with pytest.raises(StreamError, match=r"slot 0 was committed by w1 .*never written"):
+            source.take()
+        reclaim_reader(source.spec, carrier.open("controller"), 0)
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, 1.0)
+        item = source.take()
+        assert item is not None
+        item.release()
+    # One tick that was observed and never answered is enough.
+    slot = sink.claim(0)
+    assert slot is not None
+    fill(slot.trajectory, 1.0)
+    slot.trajectory.policy_version[2, 1] = -1
+    slot.commit(5, 12)
+    with pytest.raises(StreamError, match="w1"):
+        source.take()
+
+
+# -- closing -------------------------------------------------------------------------------------
+
+
+def test_readers_drain_what_is_there_and_then_see_the_end(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"))
+    (first, second), (source,) = open_all(spec, carrier)
+    for sink, tag in ((first, 1.0), (second, 2.0)):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, tag)
+    first.close()
+    assert not source.closed, "one writer is still there"
+    second.close()
+    assert not source.closed, "two items are still there"
+    for _ in range(2):
+        item = source.take()
+        assert item is not None
+        item.release()
+    assert source.closed
+
+
+def test_a_stream_whose_writers_have_not_come_yet_is_not_closed(carrier: Carrier) -> None:
+    spec = sample_spec()
+    create_sample(spec, carrier.open("controller"))
+    source = SampleSource(spec, carrier.open("r0"), 0)
+    assert not source.closed
+    sink = SampleSink(spec, carrier.open("w0"), 0)
+    assert not sink.closed
+
+
+def test_writers_see_when_the_last_reader_has_left(carrier: Carrier) -> None:
+    (sink,), (first, second) = open_all(sample_spec(readers=("r0", "r1")), carrier)
+    first.close()
+    assert not sink.closed
+    second.close()
+    assert sink.closed
+
+
+def test_a_writer_that_leaves_in_mid_fragment_gives_its_slot_back(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), slots=2, max_policy_age=9)
+    (leaving, staying), (source,) = open_all(spec, carrier)
+    assert leaving.claim(0) is not None
+    slot = staying.claim(0)
+    assert slot is not None
+    write(slot, 2.0)
+    leaving.close()
+    assert source.take() is None, "the ticket went back and can still be used"
+    slot = staying.claim(0)
+    assert slot is not None, "the slot is free again"
+    write(slot, 1.0)
+    tags = []
+    while (item := source.take()) is not None:
+        tags.append(tag_of(item.trajectory))
+        item.release()
+    assert tags == [1.0, 2.0]
+
+
+def test_a_gap_that_nobody_will_fill_does_not_hide_what_follows(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), max_policy_age=9)
+    (first, second), (source,) = open_all(spec, carrier)
+    assert first.claim(0) is not None
+    slot = second.claim(0)
+    assert slot is not None
+    write(slot, 2.0)
+    first.close()
+    second.close()
+    item = source.take()
+    assert item is not None
+    assert tag_of(item.trajectory) == 2.0
+    item.release()
+    assert source.closed
+
+
+def test_closing_rings_the_other_side(shm: ShmCarrier) -> None:
+    (sink,), (source,) = open_all(sample_spec(), shm)
+    writer_bell, reader_bell = shm.bell("w0"), shm.bell("r0")
+    sink.close()
+    assert reader_bell.wait(1)
+    source.close()
+    assert writer_bell.wait(1)
+    for bell in (writer_bell, reader_bell):
+        bell.close()
+
+
+# -- deaths --------------------------------------------------------------------------------------
+
+
+def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), slots=2, items_per_batch=1, max_policy_age=1)
+    (dies, lives), (source,) = open_all(spec, carrier)
+    held, other = dies.claim(0), lives.claim(0)
+    assert held is not None
+    assert other is not None
+    write(other, 2.0)
+    controller = carrier.open("controller")
+    assert reclaim_writer(spec, controller, 0) == 1
+    assert source.take() is None, "the dead writer's place in the order is still to be filled"
+    again = lives.claim(0)
+    assert again is not None, "with the weights that were good enough for the lost fragment"
+    assert again.index == held.index
+    write(again, 1.0)
+    got = [source.take(), source.take()]
+    assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
+    books = ledger(spec, controller)
+    assert books.produced == 2
+    assert books.dropped == {"writer died": 1, "reader died": 0}
+
+
+def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
+    spec = sample_spec(writers=("w0", "w1"), slots=6, max_policy_age=99)
+    (dies, lives), (source,) = open_all(spec, carrier)
+    slots = [sink.claim(0) for sink in (dies, lives, dies, dies)]
+    assert slots[1] is not None
+    write(slots[1], 1.0)
+    assert reclaim_writer(spec, carrier.open("controller"), 0) == 3
+    for tag in (0.0, 2.0, 3.0, 4.0):
+        slot = lives.claim(0)
+        assert slot is not None
+        write(slot, tag)
+    tags = []
+    while (item := source.take()) is not None:
+        tags.append(tag_of(item.trajectory))
+        item.release()
+    assert tags == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("delivery", ["any", "all", "key"])
+def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery: str) -> None:
+    spec = sample_spec(slots=4, readers=("r0", "r1"), writers=("w0", "w1"), delivery=delivery)
+    (sink, _), (dies, lives) = open_all(spec, carrier)
+    for tag in range(4):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, tag)
+    released, held = dies.take(), dies.take()
+    assert released is not None
+    assert held is not None
+    released.release()
+    assert reclaim_reader(spec, carrier.open("controller"), 0) == 2
+    books = ledger(spec, carrier.open("controller"))
+    assert books.dropped == {"writer died": 0, "reader died": 2}
+    assert books.consumed == 0
+    # Its successor goes on with the rest, and the slots of what was lost are free again.
+    heir = SampleSource(spec, carrier.open("r0"), 0)
+    got = []
+    while (item := heir.take()) is not None:
+        got.append(tag_of(item.trajectory))
+        item.release()
+    assert got == [2.0, 3.0]
+    if delivery == "all":
+        while (item := lives.take()) is not None:
+            item.release()
+    assert all(sink.claim(0) is not None for _ in range(4))
+
+
+def test_lost_items_do_not_count_towards_the_batches_to_come(carrier: Carrier) -> None:
+    spec = sample_spec(slots=4, items_per_batch=2, max_policy_age=0)
+    (sink,), (source,) = open_all(spec, carrier)
+    for _ in range(2):
+        slot = sink.claim(0)
+        assert slot is not None
+        write(slot, 1.0)
+    assert sink.claim(0) is None, "the batch of version 0 is complete"
+    assert source.take() is not None
+    reclaim_reader(spec, carrier.open("controller"), 0)
+    assert sink.claim(0) is not None, "one of its items is lost, so another one is needed"
+    assert sink.claim(0) is None
+
+
+@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@hypothesis_settings(max_examples=40)
+def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> None:
+    spec = sample_spec(
+        slots=3,
+        writers=("w0", "w1"),
+        readers=("r0", "r1"),
+        delivery=data.draw(st.sampled_from(["any", "key"])),
+    )
+    carrier = make(name)
+    try:
+        sinks, sources = open_all(spec, carrier)
+        controller = carrier.open("controller")
+        writing: list[list[object]] = [[], []]
+        reading: list[list[object]] = [[], []]
+        released = [0, 0]
+        actions = st.tuples(
+            st.sampled_from(["claim", "commit", "take", "release", "ack", "writer dies", "dies"]),
+            st.integers(0, 1),
+        )
+        for action, who in data.draw(st.lists(actions, max_size=50)):
+            if action == "claim" and (slot := sinks[who].claim(0)) is not None:
+                writing[who].append(slot)
+            elif action == "commit" and writing[who]:
+                write(writing[who].pop(0), 1.0)
+            elif action == "take" and (item := sources[who].take()) is not None:
+                reading[who].append(item)
+            elif action == "release" and reading[who]:
+                reading[who].pop(0).release()
+                released[who] += 1
+            elif action == "ack":
+                sources[who].acknowledge(released[who])
+                released[who] = 0
+            elif action == "writer dies":
+                assert reclaim_writer(spec, controller, who) == len(writing[who])
+                writing[who] = []
+                sinks[who] = SampleSink(spec, carrier.open(f"w{who}"), who)
+            elif action == "dies":
+                lost = len(reading[who]) + released[who]
+                assert reclaim_reader(spec, controller, who) == lost
+                reading[who], released[who] = [], 0
+                sources[who] = SampleSource(spec, carrier.open(f"r{who}"), who)
+            books = ledger(spec, controller)
+            assert books.produced == (
+                books.consumed + books.dropped["reader died"] + books.in_flight
+            )
+            assert books.in_flight >= len(reading[0]) + len(reading[1]) + sum(released)
+    finally:
+        carrier.close()
+
+
+def test_too_many_readers_for_a_broadcast_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 31 readers, got 32"):
+        sample_spec(delivery="all", readers=tuple(f"r{i}" for i in range(32)))
+
+
+def test_broadcast_works_up_to_its_limit(carrier: Carrier) -> None:
+    spec = sample_spec(delivery="all", slots=1, readers=tuple(f"r{i}" for i in range(31)))
+    (sink,), sources = open_all(spec, carrier)
+    slot = sink.claim(0)
+    assert slot is not None
+    write(slot, 1.0)
+    for source in sources:
+        assert sink.claim(0) is None
+        item = source.take()
+        assert item is not None
+        assert source.take() is None, "each reader gets it once"
+        item.release()
+    assert sink.claim(0) is not None
+
+
+def test_fresh_slots_hold_what_nobody_would_write(carrier: Carrier) -> None:
+    (sink,), _ = open_all(sample_spec(), carrier)
+    slot = sink.claim(0)
+    assert slot is not None
+    assert np.isnan(slot.trajectory.reward).all()
+    assert np.isnan(slot.trajectory.obs["a"]).all()
+    assert (slot.trajectory.action == np.iinfo(np.int64).min).all()
+    assert (slot.trajectory.policy_version == -1).all()
+
+
+def test_a_saved_stream_goes_on_with_the_slot_that_was_being_written() -> None:
+    carrier = InlineCarrier()
+    spec = sample_spec()
+    (sink,), (source,) = open_all(spec, carrier)
+    slot = sink.claim(0)
+    assert slot is not None
+    fill(slot.trajectory, 3.0)
+    saved = carrier.open("controller").state()  # type: ignore[attr-defined]
+
+    other = InlineCarrier()
+    (sink,), (source,) = open_all(spec, other)
+    other.open("controller").restore(saved)  # type: ignore[attr-defined]
+    with pytest.raises(StreamError, match="not being written"):
+        sink.reopen(slot.index + 1)
+    again = sink.reopen(slot.index)
+    assert tag_of(again.trajectory) == 3.0
+    again.commit(5, 12)
+    assert source.take() is not None
