@@ -48,7 +48,7 @@ def inference_spec(server: str) -> InferenceSpec:
 
 def answer(server: InferenceServer) -> bool:
     lanes = server.poll()
-    if not lanes.size:
+    if not len(lanes):
         return False
     request, counts = server.gather(lanes)
     reply = InferenceReply(

@@ -95,7 +95,7 @@ class PolicyWorker(Worker):
                 wait = self._wait_more
                 continue
             lanes = served.server.poll(self._config.max_rows)
-            if lanes.size:
+            if lanes:
                 served.refresh()
                 self._answer(served, lanes)
                 made = True
@@ -118,7 +118,7 @@ class PolicyWorker(Worker):
         self._arrived_ns.pop(served.name, None)
         return True
 
-    def _answer(self, served: Served, lanes: np.ndarray) -> None:
+    def _answer(self, served: Served, lanes: list[int]) -> None:
         request, counts = served.server.gather(lanes)
         act = infer(served.policy, request, served.generator, served.device)
         rows = len(request.is_first)
