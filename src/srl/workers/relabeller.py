@@ -55,7 +55,7 @@ class Relabeller(Worker):
         """What `restore_own` needs: plain values and numpy arrays in dicts and lists."""
         return None
 
-    def restore_own(self, state: Tree) -> None:  # noqa: B027 (nothing to restore is fine)
+    def restore_own(self, state: Tree) -> None:
         """Goes on from what `own_state` returned."""
 
     def step(self) -> Progress | Wait:
