@@ -177,7 +177,7 @@ class InferenceClient:
 
     def close(self) -> None:
         """Leaves: servers stop waiting for this client."""
-        self._memory.open_clients[self._client] = 0
+        self._memory.open_clients[self._client] = 2
         for server in self.spec.servers:
             self._arena.ring(server)
 
@@ -192,7 +192,6 @@ class InferenceServer:
         self._server = server
         self._memory = memory = _Memory(spec, arena)
         self._alone = len(spec.servers) == 1
-        self._seen_clients = False
         self._requests = [_request_at(memory.request, lane) for lane in range(spec.num_lanes)]
         self._targets = _reply_leaves(memory.reply)
         self._lane_targets = [[a[lane] for a in self._targets] for lane in range(spec.num_lanes)]
@@ -200,9 +199,7 @@ class InferenceServer:
     @property
     def closed(self) -> bool:
         """Clients have come, and all of them have left."""
-        some = 1 in self._memory.open_clients.tobytes()
-        self._seen_clients |= some
-        return self._seen_clients and not some
+        return all(state == 2 for state in self._memory.open_clients)
 
     def num_submitted_rows(self) -> int:
         """Rows that wait to be taken."""
