@@ -152,30 +152,27 @@ class Puppet:
 
     # -- parameters ------------------------------------------------------------------------------
 
-    def publish_for(self, spec: str, seconds: float) -> int:
+    def publish(self, spec: str, versions: int) -> int:
         """Publishes weights filled with their version, as fast as it can."""
         decoded = msgspec.json.decode(spec, type=ParameterSpec)
         writer = ParameterWriter(decoded, self.arena)
         weights = {n: np.empty(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
-        end, version = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            version += 1
+        for version in range(1, versions + 1):
             for array in weights.values():
                 array.fill(version)
             writer.publish(Snapshot(version, weights))
-        return version
+        return versions
 
-    def read_for(self, spec: str, seconds: float) -> dict[str, Any]:
+    def read_until(self, spec: str, last: int) -> dict[str, Any]:
         """Reads as fast as it can; which versions were seen, and how many were mixtures."""
         decoded = msgspec.json.decode(spec, type=ParameterSpec)
         reader = ParameterReader(decoded, self.arena)
         weights = {n: np.zeros(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
-        end, mixtures, seen = time.monotonic() + seconds, 0, []
-        while time.monotonic() < end:
-            version = reader.read(weights)
-            if version >= 0:
-                seen.append(version)
-                mixtures += any((array != version).any() for array in weights.values())
+        mixtures, seen = 0, [-1]
+        while seen[-1] < last:
+            seen.append(reader.read(weights))
+            if seen[-1] >= 0:
+                mixtures += any((array != seen[-1]).any() for array in weights.values())
         return {"mixtures": mixtures, "seen": seen}
 
 

@@ -1,0 +1,276 @@
+"""The inference stream's contract, over every carrier and between processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from carriers import Carrier, InlineCarrier, ShmCarrier, inference_spec, plain
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from srl.data.records import InferenceReply, InferenceRequest
+from srl.streams.inference import (
+    InferenceClient,
+    InferenceServer,
+    InferenceSpec,
+    create_inference,
+    reclaim_client,
+    reclaim_server,
+)
+
+
+def open_all(
+    spec: InferenceSpec, carrier: Carrier
+) -> tuple[list[InferenceClient], list[InferenceServer]]:
+    create_inference(spec, carrier.open("controller"))
+    clients = [InferenceClient(spec, carrier.open(p), i) for i, p in enumerate(spec.clients)]
+    servers = [InferenceServer(spec, carrier.open(p), i) for i, p in enumerate(spec.servers)]
+    return clients, servers
+
+
+def ask(client: InferenceClient, lane: int, numbers: list[int]) -> None:
+    """Submits one row for each number."""
+    request, count = client.request(lane), len(numbers)
+    request.obs["a"][:count] = np.array(numbers, np.float32)[:, None]
+    request.obs["b"][:count] = np.array(numbers) % 256
+    request.state["h"][:count] = np.array(numbers, np.float32)[:, None]
+    request.is_first[:count] = np.array(numbers) % 2 == 0
+    request.explore[:count] = 1.0
+    client.submit(lane, count)
+
+
+def answer(server: InferenceServer, lanes: list[int], version: int = 1) -> list[int]:
+    """Replies to taken lanes; returns the numbers that were asked."""
+    request, counts = server.gather(lanes)
+    check_request(request)
+    numbers = request.obs["a"][:, 0]
+    reply = InferenceReply(
+        action=numbers.astype(np.int64) % 5,
+        state={"h": request.state["h"] + 1},
+        extras={"value": numbers * 2},
+        policy_version=version,
+    )
+    server.answer(lanes, counts, reply)
+    return [int(n) for n in numbers]
+
+
+def check_request(request: InferenceRequest) -> None:
+    """Every field of a row is of the same row."""
+    numbers = request.obs["a"][:, 0]
+    assert (request.obs["b"] == numbers % 256).all()
+    assert (request.state["h"] == numbers[:, None]).all()
+    assert (request.is_first == (numbers % 2 == 0)).all()
+
+
+def check_reply(client: InferenceClient, lane: int, numbers: list[int], version: int = 1) -> None:
+    reply, count = client.take(lane), len(numbers)
+    asked = np.array(numbers)
+    assert (reply.action[:count] == asked % 5).all()
+    assert (reply.extras["value"][:count] == asked * 2).all()
+    assert (reply.state["h"][:count] == asked[:, None] + 1).all()
+    assert reply.policy_version == version
+
+
+def test_a_request_comes_back_as_a_reply(carrier: Carrier) -> None:
+    (client,), (server,) = open_all(inference_spec(), carrier)
+    assert client.poll() == []
+    assert server.poll() == []
+    ask(client, 1, [4, 7, 9])
+    assert server.num_submitted_rows() == 3
+    lanes = server.poll()
+    assert lanes == [1]
+    assert server.poll() == [], "taken once"
+    assert answer(server, lanes) == [4, 7, 9]
+    assert client.poll() == [1]
+    check_reply(client, 1, [4, 7, 9])
+    assert client.poll() == []
+
+
+def test_a_request_keeps_its_content_until_it_is_written_again(carrier: Carrier) -> None:
+    (client,), (server,) = open_all(inference_spec(), carrier)
+    ask(client, 0, [4, 7])
+    answer(server, server.poll(), version=1)
+    check_reply(client, 0, [4, 7])
+    client.submit(0, 2)
+    assert answer(server, server.poll(), version=2) == [4, 7]
+    check_reply(client, 0, [4, 7], version=2)
+
+
+def test_a_lane_has_one_open_request(carrier: Carrier) -> None:
+    (client,), _ = open_all(inference_spec(), carrier)
+    ask(client, 0, [1])
+    with pytest.raises(AssertionError, match="at most one open request"):
+        client.submit(0, 1)
+
+
+@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@hypothesis_settings(max_examples=40)
+def test_every_row_is_answered_once_whoever_asks_and_serves(data: st.DataObject, name: str) -> None:
+    """Packed and full lanes, alone and together, with any number of ends and any `max_rows`."""
+    spec = inference_spec(
+        clients=tuple(f"c{i}" for i in range(data.draw(st.integers(1, 3)))),
+        servers=tuple(f"s{i}" for i in range(data.draw(st.integers(1, 3)))),
+    )
+    carrier = InlineCarrier() if name == "inline" else ShmCarrier()
+    try:
+        clients, servers = open_all(spec, carrier)
+        asked: dict[tuple[int, int], list[int]] = {}
+        open_lanes = [(c, lane) for c in range(len(clients)) for lane in range(2)]
+        number, seen = 0, []
+        for _ in range(data.draw(st.integers(1, 12))):
+            for place in data.draw(st.lists(st.sampled_from(open_lanes), unique=True)):
+                if place not in asked:
+                    count = data.draw(st.integers(1, 3))
+                    asked[place] = list(range(number, number + count))
+                    number += count
+                    ask(clients[place[0]], place[1], asked[place])
+            server = data.draw(st.sampled_from(servers))
+            max_rows = data.draw(st.integers(0, 4))
+            waiting = server.num_submitted_rows()
+            lanes = server.poll(max_rows)
+            if lanes:
+                rows = answer(server, lanes)
+                seen += rows
+                assert not max_rows or len(rows) <= max_rows or len(lanes) == 1
+            else:
+                assert waiting == 0
+            for index, client in enumerate(clients):
+                for lane in client.poll():
+                    check_reply(client, lane, asked.pop((index, lane)))
+        assert len(seen) == len(set(seen)) == number - sum(len(rows) for rows in asked.values())
+    finally:
+        carrier.close()
+
+
+def test_what_a_dead_server_had_taken_goes_to_the_next(carrier: Carrier) -> None:
+    spec = inference_spec(servers=("s0", "s1"))
+    (client,), (dies, lives) = open_all(spec, carrier)
+    ask(client, 0, [1, 2])
+    ask(client, 1, [3])
+    assert dies.poll(max_rows=2) == [0]
+    assert lives.poll() == [1]
+    assert reclaim_server(spec, carrier.open("controller"), 0) == 1
+    lanes = lives.poll()
+    assert lanes == [0], "only what the dead one had; its own stays taken"
+    assert answer(lives, lanes) == [1, 2]
+    check_reply(client, 0, [1, 2])
+
+
+def test_a_server_that_leaves_hands_back_what_it_had_taken(carrier: Carrier) -> None:
+    (client,), (leaves, stays) = open_all(inference_spec(servers=("s0", "s1")), carrier)
+    ask(client, 0, [1])
+    assert leaves.poll() == [0]
+    leaves.close()
+    assert answer(stays, stays.poll()) == [1]
+
+
+def test_a_dead_clients_request_is_withdrawn_and_its_reply_reaches_nobody(
+    carrier: Carrier,
+) -> None:
+    spec = inference_spec()
+    (client,), (server,) = open_all(spec, carrier)
+    ask(client, 0, [1])
+    ask(client, 1, [2])
+    taken = server.poll(max_rows=1)
+    reclaim_client(spec, carrier.open("controller"), 0)
+    assert server.poll() == [], "what was not taken yet is withdrawn"
+    heir = InferenceClient(spec, carrier.open("c0"), 0)
+    ask(heir, 0, [5])
+    answer(server, taken)
+    assert heir.poll() == [], "the late reply was meant for another"
+    assert answer(server, server.poll()) == [5]
+    check_reply(heir, 0, [5])
+
+
+def test_a_server_is_done_when_all_its_clients_have_left(carrier: Carrier) -> None:
+    spec = inference_spec(clients=("c0", "c1"))
+    create_inference(spec, carrier.open("controller"))
+    server = InferenceServer(spec, carrier.open("s0"), 0)
+    assert not server.closed, "nobody has come yet"
+    clients = [InferenceClient(spec, carrier.open(f"c{i}"), i) for i in range(2)]
+    assert not server.closed
+    clients[0].close()
+    assert not server.closed
+    clients[1].close()
+    assert server.closed
+
+
+def test_both_ends_ring_each_other(shm: ShmCarrier) -> None:
+    (client,), (server,) = open_all(inference_spec(), shm)
+    client_bell, server_bell = shm.bell("c0"), shm.bell("s0")
+    ask(client, 0, [1])
+    assert server_bell.wait(1)
+    answer(server, server.poll())
+    assert client_bell.wait(1)
+    client.close()
+    assert server_bell.wait(1)
+    for bell in (client_bell, server_bell):
+        bell.close()
+
+
+def test_fresh_memory_holds_what_nobody_would_write(carrier: Carrier) -> None:
+    (client,), _ = open_all(inference_spec(), carrier)
+    assert np.isnan(client.request(0).obs["a"]).all()
+    assert (client._replies[0].action == np.iinfo(np.int64).min).all()
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+
+def test_two_server_processes_share_the_work_of_two_clients(shm: ShmCarrier) -> None:
+    spec = inference_spec(clients=("c0", "c1"), servers=("s0", "s1"))
+    create_inference(spec, shm.open("controller"))
+    # Both clients are in this process, which waits with one bell for both.
+    arena, bell = shm.open("c0"), shm.bell("c0")
+    spec_here = inference_spec(clients=("c0", "c0"), servers=("s0", "s1"))
+    clients = [InferenceClient(spec_here, arena, i) for i in range(2)]
+    servers = [shm.puppet(name) for name in spec.servers]
+    for index, puppet in enumerate(servers):
+        puppet("open_server", spec=plain(spec_here), server=index)
+        puppet.start("serve")
+    left = {(c, lane): 60 for c in range(2) for lane in range(2)}
+    for c, lane in left:
+        ask(clients[c], lane, [c, lane])
+    rows = 0
+    while left:
+        assert bell.wait(20), "never rung"
+        for c, client in enumerate(clients):
+            for lane in client.poll():
+                reply = client.take(lane)
+                asked = client.request(lane).obs["a"][:2, 0]
+                assert (reply.extras["value"][:2] == asked).all()
+                assert (reply.action[:2] == asked.astype(np.int64) % 5).all()
+                rows += 2
+                left[c, lane] -= 1
+                if left[c, lane]:
+                    number = left[c, lane]
+                    ask(client, lane, [1000 * c + number, 500 * lane + number])
+                else:
+                    del left[c, lane]
+    for client in clients:
+        client.close()
+    served = [puppet.result() for puppet in servers]
+    assert sum(served) == rows == 4 * 60 * 2
+    bell.close()
+
+
+def test_a_killed_servers_requests_are_answered_by_another(shm: ShmCarrier) -> None:
+    spec = inference_spec(servers=("s0", "s1"))
+    arena, bell = shm.open("c0"), shm.bell("c0")
+    create_inference(spec, arena)
+    client = InferenceClient(spec, arena, 0)
+    dies, lives = shm.puppet("s0"), shm.puppet("s1")
+    for index, puppet in enumerate((dies, lives)):
+        puppet("open_server", spec=plain(spec), server=index)
+    ask(client, 0, [4])
+    assert dies("poll") == [0]
+    dies.kill()
+    lives.start("serve")
+    assert reclaim_server(spec, arena, 0) == 1
+    assert bell.wait(20)
+    assert client.poll() == [0]
+    assert client.take(0).action[0] == 4
+    client.close()
+    assert lives.result() == 1
+    bell.close()
