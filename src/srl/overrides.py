@@ -78,10 +78,12 @@ def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     plain = to_plain(experiment)
     # Names come first: they decide which other keys there are.
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
+        if key == "steps" and isinstance(value, str):
+            value = parse_number(value, "steps")
         _place(plain, key, value, experiment)
     changed = convert(plain, Experiment, "")
     for key in settings:
-        if key.startswith(("algorithm.", "network.")):
+        if key.startswith(("algorithm.", "network.", "policies.")):
             return check_parts(changed)
     return changed
 
@@ -91,6 +93,10 @@ def check_parts(experiment: Experiment) -> Experiment:
     for part, kind in _parts(experiment).items():
         plain = {k: v for k, v in getattr(experiment, part).items() if k != "name"}
         convert(plain, kind, part)
+        for name, policy in experiment.policies.items():
+            own = {k: v for k, v in getattr(policy, part).items() if k != "name"}
+            if "name" not in getattr(policy, part):
+                convert({**plain, **own}, kind, f"policies.{name}.{part}")
     return experiment
 
 

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -25,10 +25,27 @@ def convert(values: dict[str, Any], kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        message = str(error)
-        reason, _, path = message.partition(" - at `$")
-        key = ".".join(part for part in (where, path.rstrip("`").lstrip(".")) if part)
-        raise ConfigError(f"{key}: {reason}.") from None
+        raise ConfigError(_explain(str(error), values, kind, where)) from None
+
+
+def _explain(message: str, values: dict[str, Any], kind: type, where: str) -> str:
+    """A validation error as "key: expected ..., got ...", with the value that was given."""
+    reason, _, path = message.partition(" - at `$")
+    path = path.rstrip("`").lstrip(".")
+    key = ".".join(part for part in (where, path) if part)
+    expected, _, got = reason.partition(", got ")
+    expected = expected.removeprefix("Expected ").replace("`", "")
+    value: Any = values
+    hint: Any = kind
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+        hint = get_type_hints(hint).get(part) if dataclasses.is_dataclass(hint) else None
+    got = got.replace("`", "") if value is None else repr(value)
+    if reason.startswith("Invalid enum value "):
+        got = reason.removeprefix("Invalid enum value ")
+        choices = [c for h in (hint, *get_args(hint)) for c in get_args(h) if isinstance(c, str)]
+        expected = f"one of {', '.join(choices)}" if choices else "another value"
+    return f"{key}: expected {expected}, got {got}."
 
 
 def to_plain(value: Any) -> Any:

@@ -71,7 +71,7 @@ def _merge(flows: list[Flow]) -> list[Flow]:
         known = merged[key]
         title = f"{known.title}, {flow.title.removeprefix(flow.kind).strip()}"
         first, more = known.detail.split(" · "), flow.detail.split(" · ")
-        detail = " · ".join(a if a == b else f"{a} + {b}" for a, b in zip(first, more, strict=True))
+        detail = f"{first[0]} · {first[-1]} + {more[-1]}" if len(first) > 1 else first[0]
         merged[key] = dataclasses.replace(known, title=title, detail=detail)
     return list(merged.values())
 

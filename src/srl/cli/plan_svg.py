@@ -183,9 +183,13 @@ def _arrow(
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float, *, first: bool) -> str:
-    bend = (x2 - x1) / 2
+    """A curve with short straight ends, from which every viewer tells how to turn arrow heads."""
+    bend, stub = (x2 - x1) / 2, 10 if x2 > x1 else -10
     move = f"M {x1:.1f} {y1:.1f}" if first else ""
-    return f"{move} C {x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"
+    return (
+        f"{move} L {x1 + stub:.1f} {y1:.1f} C {x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} "
+        f"{x2 - stub:.1f} {y2:.1f} L {x2:.1f} {y2:.1f}"
+    )
 
 
 def _label(flow: Flow, x: float, y: float) -> str:
@@ -205,8 +209,8 @@ def _label(flow: Flow, x: float, y: float) -> str:
 def _box(plan: Plan, node: _Node) -> str:
     count = len(node.processes)
     stack = "".join(
-        f'<rect x="{node.x + 5 * n:.1f}" y="{node.y - 5 * n:.1f}" width="{BOX_WIDTH}" '
-        f'height="{node.height:.1f}" rx="10" fill="white" stroke="#999"/>'
+        f'<rect x="{node.x + 5 * n:.1f}" y="{node.y - 6 * n:.1f}" width="{BOX_WIDTH - 10 * n}" '
+        f'height="{node.height / 2:.1f}" rx="10" fill="white" stroke="#999"/>'
         for n in range(min(count - 1, 2), 0, -1)
     )
     names = node.processes[0] if count == 1 else f"{node.processes[0]} … {node.processes[-1]}"
