@@ -11,7 +11,7 @@ import yaml
 
 from srl.errors import ConfigError, nearest
 from srl.experiment import Experiment, PolicyConfig
-from srl.settings import convert, describe, to_plain
+from srl.settings import convert, describe, show, to_plain
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
 _NUMBER = re.compile(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)")
@@ -114,9 +114,9 @@ def list_settings(experiment: Experiment) -> Iterator[Setting]:
             ):
                 yield Setting(inner, inner_kind, default, inner_meaning)
         elif key == "env.args":
-            yield Setting("env.args.KEY", "any", _show(experiment.env.args), meaning)
+            yield Setting("env.args.KEY", "any", show(experiment.env.args), meaning)
         else:
-            value = _show(_look_up(experiment, key))
+            value = show(_look_up(experiment, key))
             yield Setting(key, kind, value, meaning)
 
 
@@ -124,7 +124,7 @@ def _part_settings(experiment: Experiment, part: str) -> Iterator[Setting]:
     mine = getattr(experiment, part)
     for key, kind, default, meaning in describe(_parts(experiment)[part], f"{part}."):
         name = key.removeprefix(f"{part}.")
-        value = _show(mine[name]) if name in mine else default
+        value = show(mine[name]) if name in mine else default
         yield Setting(key, kind, value, meaning)
 
 
@@ -161,8 +161,10 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
             if name not in plain["policies"]:
                 names = ", ".join(plain["policies"])
                 raise ConfigError(f"unknown setting {key!r}: the policies are {names}.")
-            if not rest or field in ("network", "algorithm"):
+            fields = [f.name for f in dataclasses.fields(PolicyConfig)]
+            if field in fields and (not rest or field in ("network", "algorithm")):
                 return
+            raise ConfigError(f"unknown setting {key!r}: {nearest(field, fields)}")
         case ["env", "args", _]:
             return
         case ["algorithm" | "network" as part, name]:
@@ -191,7 +193,3 @@ def _look_up(experiment: Experiment, key: str) -> Any:
     for part in key.split("."):
         found = getattr(found, part)
     return found
-
-
-def _show(value: Any) -> str:
-    return str(to_plain(value))

@@ -76,7 +76,13 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]
             factory: Any = field.default_factory
             default = "(required)" if factory is dataclasses.MISSING else factory()
         name = field.type if isinstance(field.type, str) else getattr(hint, "__name__", str(hint))
-        yield key, name, str(to_plain(default)), docs.get(field.name, "")
+        yield key, name, show(default), docs.get(field.name, "")
+
+
+def show(value: Any) -> str:
+    """A value as one would write it after `--set key=`."""
+    plain = to_plain(value)
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
 
 def _check_keys(values: dict[str, Any], kind: type, where: str) -> None:

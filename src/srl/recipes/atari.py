@@ -20,7 +20,7 @@ def pong_envpool() -> Experiment:
 
 
 def breakout() -> Experiment:
-    """Breakout from pixels; a life is an episode for the learner's values."""
+    """Breakout from pixels; one life is an episode."""
     env = EnvConfig(id="ALE/Breakout-v5", args={"terminal_on_life_loss": True})
     return _game("breakout", env)
 

@@ -1,0 +1,208 @@
+"""Training, resuming, evaluating and filming by command and from Python, on runs of a second."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import srl
+from srl.cli import main
+from srl.cli.train import seeds_table
+from srl.services.summary import Summary
+
+SMALL = ["--layout", "serial", "--set", "actor.envs=4", "--set", "algorithm.rollout_length=16"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A tiny run that other tests read."""
+    return srl.train(
+        "CartPole-v1",
+        steps=640,
+        layout="serial",
+        seed=3,
+        set={"actor.envs": 4, "algorithm.rollout_length": 16},
+        run_dir=tmp_path_factory.mktemp("runs") / "tiny",
+        quiet=True,
+    )
+
+
+def test_train_prints_a_report_and_leaves_a_whole_run(tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert main(["train", "cartpole", "--steps", "640", "--run-dir", str(folder), *SMALL]) == 0
+    out = capsys.readouterr().out
+    for word in ("Finished", "reached", "speed", "bottleneck", str(folder), "plot.png"):
+        assert word in out
+    for name in ("config.yaml", "metrics.jsonl", "summary.json", "checkpoints", "logs", "plot.png"):
+        assert (folder / name).exists()
+    assert json.loads((folder / "summary.json").read_text())["env_steps"] >= 640
+
+
+def test_the_same_run_dir_goes_on_and_fresh_starts_over(tmp_path, capsys):
+    folder = tmp_path / "run"
+
+    def train(*more):
+        return main(["train", "cartpole", "--quiet", "--run-dir", str(folder), *SMALL, *more])
+
+    def steps():
+        return srl.load(folder).summary.env_steps
+
+    assert train("--steps", "320") == 0
+    first = steps()
+    assert train("--steps", "640") == 0
+    assert steps() >= 640 > first
+    assert main(["resume", str(folder), "--steps", "1k", "--quiet"]) == 0
+    assert steps() >= 1000
+    assert train("--steps", "640", "--set", "algorithm.gamma=0.5", "--seed", "7") == 2
+    err = capsys.readouterr().err
+    assert "algorithm.gamma: 0.98 -> 0.5" in err
+    assert "seed: 1 -> 7" in err
+    assert steps() >= 1000
+    assert train("--steps", "320", "--fresh") == 0
+    assert steps() < 640
+
+
+def test_what_a_recipe_left_to_defaults_counts_as_a_difference(run, capsys):
+    """The run was made with another learning rate than the recipe's."""
+    assert main(["train", "cartpole", "--run-dir", str(run.path), *SMALL, "--seed", "3"]) == 2
+    assert "algorithm.learning_rate: 0.001 -> " in capsys.readouterr().err
+
+
+def test_fresh_refuses_to_remove_a_folder_that_is_no_run(tmp_path, capsys):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    assert main(["train", "cartpole", "--run-dir", str(tmp_path), "--fresh", *SMALL]) == 2
+    assert "got a folder of other things" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_seeds_run_one_after_another_with_a_table_and_one_plot(tmp_path, capsys):
+    folder = tmp_path / "runs"
+    more = ["--seeds", "2", "--run-dir", str(folder), "--quiet", *SMALL]
+    assert main(["train", "cartpole", "--steps", "640", *more]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["seed", "1", "2", "mean"]
+    assert (folder / "plot.png").exists()
+    assert [srl.load(folder / f"seed{n}").experiment.seed for n in (1, 2)] == [1, 2]
+
+
+def test_table_of_seeds_has_means():
+    rows = [
+        (1, Summary(status="finished", episode_return_mean=100.0, env_steps=1000, seconds=2.0)),
+        (2, Summary(status="stopped", episode_return_mean=None, env_steps=3000, seconds=2.0)),
+    ]
+    last = seeds_table(rows).splitlines()[-1].split()
+    assert last == ["mean", "100.0", "2,000", "2.0", "1,000"]
+
+
+def test_eval_prints_mean_and_spread_or_json(run, capsys):
+    assert main(["eval", str(run.path), "--episodes", "3"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("default: ")
+    assert "±" in text
+    assert main(["eval", str(run.path), "--episodes", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["policies"]["default"]
+    assert found["episodes"] == len(found["returns"]) == 3
+    assert found["mean"] == pytest.approx(np.mean(found["returns"]))
+
+
+def test_evaluation_is_repeatable_and_seeds_differ(run):
+    first = run.evaluate(4, seed=5).returns
+    assert run.evaluate(4, seed=5).returns == first
+    assert run.evaluate(4, seed=6).returns != first
+
+
+def test_a_policy_may_be_replaced(run, capsys):
+    random = run.evaluate(20, policies={"default": "random"})
+    assert 10 < random.mean < 40
+    assert run.evaluate(4, policies={"default": f"{run.path}@latest"}) == run.evaluate(4)
+    assert main(["eval", str(run.path), "--policy", "nobody=random"]) == 2
+    assert "nobody" in capsys.readouterr().err
+    assert main(["eval", str(run.path), "--checkpoint", "12345"]) == 1
+    assert "12345" in capsys.readouterr().err
+
+
+def test_the_policy_acts_on_one_observation_and_on_batches(run):
+    policy = run.policy
+    obs = np.array([0.01, 0.02, 0.03, 0.04], np.float32)
+    one = policy.act(obs)
+    assert one in (0, 1)
+    policy.reset()
+    many = policy.act(np.stack([obs] * 5))
+    assert many.shape == (5,)
+    assert set(many.tolist()) == {int(one)}
+    with pytest.raises(srl.errors.SpecError, match="expected an observation"):
+        policy.act(np.zeros(3))
+    with pytest.raises(KeyError):
+        run.policies["other"]
+
+
+def test_acting_is_what_evaluation_plays(run):
+    """The same episode step by step as `evaluate` counts it."""
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    expected = run.evaluate(1, seed=11).returns["default"][0]
+    obs, _ = env.reset(seed=11)
+    run.policy.reset()
+    total, over = 0.0, False
+    while not over:
+        obs, reward, terminated, truncated, _ = env.step(int(run.policy.act(obs)))
+        total += float(reward)
+        over = terminated or truncated
+    env.close()
+    assert total == expected
+
+
+@pytest.mark.parametrize("name", ["x.mp4", "x.gif"])
+def test_play_films(run, tmp_path, name, capsys):
+    import imageio
+
+    assert main(["play", str(run.path), "--video", str(tmp_path / name)]) == 0
+    written = capsys.readouterr().out.strip().splitlines()[-1]
+    frames = imageio.mimread(written, memtest=False)
+    assert len(frames) > 5
+    assert frames[0].shape[:2] == (400, 600)
+
+
+def test_without_an_encoder_a_gif_is_written_and_said(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("srl.playing._has_encoder", lambda: False)
+    assert main(["play", str(run.path), "--video", str(tmp_path / "x.mp4")]) == 0
+    assert "GIF" in capsys.readouterr().out
+    assert (tmp_path / "x.gif").exists()
+
+
+def test_weights_of_another_run_are_taken(run, tmp_path):
+    again = srl.train(
+        "CartPole-v1",
+        steps=64,
+        layout="serial",
+        set={"actor.envs": 4, "algorithm.rollout_length": 16, "algorithm.learning_rate": 1e-12},
+        init_from=run.path,
+        run_dir=tmp_path / "second",
+        quiet=True,
+    )
+    ours, theirs = again.policy.module.state_dict(), run.policy.module.state_dict()
+    for key in ours:
+        if key.endswith(".weight") and "value_head" not in key:  # Returns rescale that one.
+            np.testing.assert_allclose(ours[key], theirs[key], atol=1e-6)
+
+
+def test_experiments_classes_and_own_recipes_are_targets(tmp_path):
+    from srl.recipes.target import find_experiment
+    from srl.envs.memory import CueRecall
+
+    experiment = find_experiment("cartpole", {"gravity": 5.0})
+    assert experiment.env.args == {"gravity": 5.0}
+    assert find_experiment(experiment) is experiment
+    assert find_experiment(CueRecall).env.id == "srl.envs.memory:CueRecall"
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from srl import Experiment\n"
+        "from srl.recipes.classic import cartpole\n"
+        "def mine() -> Experiment:\n    return cartpole()\n"
+    )
+    assert find_experiment(f"{file}:mine").name == "cartpole"
+    with pytest.raises(srl.errors.ConfigError, match="got int"):
+        find_experiment(3)

@@ -1,0 +1,54 @@
+"""Every recipe is a plan that could start, and environments without one get sane settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from srl.envs.registry import probe
+from srl.errors import ConfigError
+from srl.launch.plan import make_plan, settle
+from srl.recipes import RECIPES, find_recipe
+from srl.recipes.target import find_experiment
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("layout", ["serial", "shared"])
+def test_every_recipe_can_be_planned(name, layout):
+    recipe = find_recipe(name)
+    assert (recipe.__doc__ or "").strip()
+    experiment = recipe()
+    assert experiment.name == name
+    assert experiment.steps or experiment.until
+    import dataclasses
+
+    settled = settle(dataclasses.replace(experiment, layout=layout), 2, "cpu")
+    plan, policies = make_plan(settled, probe(settled.env), "cpu")
+    assert set(policies) == set(experiment.policies)
+    assert plan.workers
+
+
+def test_unknown_recipes_are_answered_with_near_ones():
+    with pytest.raises(ConfigError, match="'pendulum'"):
+        find_recipe("pendulun")
+
+
+def test_settings_follow_the_spaces():
+    vector = find_experiment("CartPole-v1")
+    continuous = find_experiment("Pendulum-v1")
+    pixels = find_experiment("ALE/Pong-v5")
+    assert vector.network["normalize_obs"]
+    assert continuous.network["normalize_returns"]
+    assert continuous.algorithm["entropy_coefficient"] == 0.0
+    assert continuous.algorithm["learning_rate"] != vector.algorithm["learning_rate"]
+    assert pixels.algorithm["clip_reward"] == "sign"
+    assert "normalize_obs" not in pixels.network
+
+
+def test_agents_with_equal_spaces_share_a_policy_and_others_do_not():
+    team = find_experiment("pettingzoo:mpe2.simple_spread_v3")
+    assert list(team.policies) == ["default"]
+    tag = find_experiment("pettingzoo:mpe2.simple_tag_v3")
+    assert {name: policy.agents for name, policy in tag.policies.items()} == {
+        "adversary_0": ("adversary_0", "adversary_1", "adversary_2"),
+        "agent_0": ("agent_0",),
+    }
