@@ -1,6 +1,8 @@
 # Every target sets itself up: the first one makes .venv and installs pinned packages, once.
 
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python that runs and is new enough; `make PYTHON=...` names another.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -14,8 +16,7 @@ help:  ## Show this list.
 install: $(STAMP)  ## Make .venv and install everything (the others do this by themselves).
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "SRL needs Python 3.11 or newer; found: $$($(PYTHON) --version 2>&1 || echo none)."; \
+	@test -n "$(PYTHON)" || { echo "SRL needs Python 3.11 or newer, and found none."; \
 	  echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt install python3-venv"; exit 1; }

@@ -190,8 +190,8 @@ def test_weights_of_another_run_are_taken(run, tmp_path):
 
 
 def test_experiments_classes_and_own_recipes_are_targets(tmp_path):
-    from srl.recipes.target import find_experiment
     from srl.envs.memory import CueRecall
+    from srl.recipes.target import find_experiment
 
     experiment = find_experiment("cartpole", {"gravity": 5.0})
     assert experiment.env.args == {"gravity": 5.0}
