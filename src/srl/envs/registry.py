@@ -15,6 +15,7 @@ import gymnasium
 from srl.data.spec import EnvSpec
 from srl.envs import making
 from srl.envs.lanes import check_lanes
+from srl.envs.limits import time_limit
 from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
 from srl.errors import ConfigError
 
@@ -47,7 +48,10 @@ def make_group(
 
 def probe(config: EnvConfig) -> EnvSpec:
     """What an environment declares: makes one, reads its spec, closes it."""
-    group = _build(config, num_envs=1, lanes=None, on_call=lambda call, index: None, render=False)
+    with time_limit(config):
+        group = _build(
+            config, num_envs=1, lanes=None, on_call=lambda call, index: None, render=False
+        )
     try:
         return group.spec
     finally:

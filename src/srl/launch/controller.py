@@ -6,6 +6,7 @@ and writes the summary. It never touches the data that flows between workers.
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,11 @@ from srl.services.until import parse_until
 from srl.streams.sample import ledger
 from srl.workers.wiring import Plan
 
+log = logging.getLogger("srl")
+
 COLLECTOR_PART = "collector"
 ENV_CALLS = frozenset(("make", "reset", "step"))
+_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _POLL_NS = 50_000_000
 
 
@@ -119,13 +123,18 @@ class Controller:
         now = now_ns / 1e9
         self._check_goals()
         self._check_timeouts(now)
-        while self.collector.notes:
-            self._display.note(self.collector.notes.popleft())
+        self._show_notes()
         self.collector.observe(self.times())
         self.collector.tick(now)
         if self._display.due(now):
             self._diagnosis = self.diagnose()
             self._display.update(self.collector.snapshot(), self._diagnosis.text, now)
+
+    def _show_notes(self) -> None:
+        while self.collector.notes:
+            note = self.collector.notes.popleft()
+            self._display.note(note)
+            log.log(_LEVELS[note.level], "%s: %s", note.worker, note.text)
 
     def _check_steps(self) -> None:
         limit = self.experiment.steps
@@ -253,6 +262,7 @@ class Controller:
 
     def finish(self, ending: Ending) -> Summary:
         """Writes the last metrics and the summary."""
+        self._show_notes()
         self._display.close()
         now = time.monotonic()
         self.collector.observe(self.times())

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
-from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
-from srl.errors import EnvError, RunError, SrlError
+from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph, check_graph
 from srl.launch.controller import Controller, Ending
 from srl.launch.plan import (
@@ -71,7 +68,7 @@ class _Launch:
         with ExitStack() as started:
             try:
                 with self.signals.interrupting():
-                    controller, train = self._start(started)
+                    controller, run = self._start(started)
             except Interrupted as interrupted:
                 return self._end_early("stopped", str(interrupted))
             except SrlError as error:
@@ -79,10 +76,10 @@ class _Launch:
                 raise
             except OSError as error:
                 raise self._system_error(error) from error
-            return self._watch(controller, train, started)
+            return self._watch(controller, run)
 
-    def _start(self, started: ExitStack) -> tuple[Controller, Callable[[], Ending]]:
-        """A controller, and what trains; `started` knows how to end what is running by then."""
+    def _start(self, started: ExitStack) -> tuple[Controller, SerialRun | ProcessRun]:
+        """A controller, and what it watches; `started` knows how to end what runs by then."""
         self.device = self.device or choose_device(self.experiment.trainer.device)
         self.experiment = settle(self.experiment, self.cores, self.device)
         graph = build_graph(self.experiment)
@@ -96,7 +93,7 @@ class _Launch:
             torch.set_num_threads(self.experiment.trainer.threads)
             arena = HeapArena()
             controller = self._controller(plan, policies, arena, store, note)
-            return controller, SerialRun(controller, arena, self.checkpoint, self.signals).run
+            return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
         modules = {
             process: tuple(
                 sorted(
@@ -114,7 +111,8 @@ class _Launch:
             started.callback(processes.close)
         plan, policies = self._plan()
         controller = self._controller(plan, policies, processes.arena, store, note)
-        return controller, lambda: processes.run(controller, self.checkpoint)
+        processes.attach(controller, self.checkpoint)
+        return controller, processes
 
     def _plan(self) -> tuple[Plan, dict[str, Policy]]:
         weights = {
@@ -122,11 +120,9 @@ class _Launch:
             for name, policy in self.experiment.policies.items()
             if policy.source
         }
-        with _time_limit(self.experiment.env):
-            env_spec = probe(self.experiment.env)
         plan, policies = make_plan(
             self.experiment,
-            env_spec,
+            probe(self.experiment.env),
             self.device,
             base_versions=self.checkpoint.manifest.policy_versions if self.checkpoint else {},
             weights=weights,
@@ -175,15 +171,13 @@ class _Launch:
     def _say(self, controller: Controller, level: str, text: str) -> None:
         controller.collector.add(Note("controller", level, text))  # type: ignore[arg-type]
 
-    def _watch(
-        self, controller: Controller, train: Callable[[], Ending], started: ExitStack
-    ) -> Summary:
+    def _watch(self, controller: Controller, run: SerialRun | ProcessRun) -> Summary:
         """Trains, and writes the summary however that ends."""
         logger = logging.getLogger("srl")
         with _log_file(self.directory.logs / "controller.log"):
             begun = time.monotonic()
             try:
-                return controller.finish(train())
+                return controller.finish(run.run())
             except Exception as error:
                 logger.error(
                     "failed after %.1f s: %s",
@@ -191,8 +185,8 @@ class _Launch:
                     error,
                     exc_info=not isinstance(error, SrlError),
                 )
-                # Processes first: the summary counts what they did up to their end.
-                started.close()
+                # Everyone leaves first: the summary counts what they did up to their end.
+                run.end()
                 known = error if isinstance(error, SrlError) else self._unexpected(error)
                 self._finish_failed(controller, known)
                 if known is error:
@@ -255,25 +249,3 @@ def _log_file(path: Path) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
-
-
-@contextmanager
-def _time_limit(config: EnvConfig) -> Iterator[None]:
-    """Interrupts an environment that cannot be made in time; in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        raise EnvError(
-            f"{config.id}: it could not be made within {config.reset_timeout_seconds:g} s. Find "
-            "out why it hangs, or raise it with --set env.reset_timeout_seconds=..."
-        )
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, config.reset_timeout_seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

@@ -85,8 +85,8 @@ class ProcessRun:
                 start_new_session=True,
             )
 
-    def run(self, controller: Controller, checkpoint: Checkpoint | None) -> Ending:
-        """Hands out the plan and watches until the run is over."""
+    def attach(self, controller: Controller, checkpoint: Checkpoint | None) -> None:
+        """Makes the streams of the controller's plan."""
         self._controller = controller
         self._plan: Plan = controller.plan
         self._checkpoint = checkpoint
@@ -100,6 +100,10 @@ class ProcessRun:
         for stream in self._plan.samples.values():
             if stream.carrier == "shm":
                 sample.create_sample(stream.spec, self.arena)
+
+    def run(self) -> Ending:
+        """Hands out the plan and watches until the run is over."""
+        controller = self._controller
         with _Wake() as wake:
 
             def stop() -> None:
@@ -360,13 +364,17 @@ class ProcessRun:
                 child.process.kill()
             child.process.wait()
 
-    def close(self) -> None:
-        """Ends every process and removes the shared memory, whatever happened before."""
+    def end(self) -> None:
+        """Ends every process; what they wrote into shared memory stays."""
         with suppress(SrlError, OSError):
             if hasattr(self, "_controller"):
                 self._controller.board.stop = True
                 self._ring_all()
         self.leave(EXIT_SECONDS)
+
+    def close(self) -> None:
+        """Ends every process and removes the shared memory, whatever happened before."""
+        self.end()
         if hasattr(self, "_server"):
             self._server.close()
         self.arena.close()

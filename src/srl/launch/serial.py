@@ -93,6 +93,9 @@ class SerialRun:
         assert controller.ending is not None
         return controller.ending
 
+    def end(self) -> None:
+        """One thread has nobody else to end."""
+
     def _ask_to_stop(self) -> None:
         """Ends the run at the next safe point."""
         controller = self._controller

@@ -119,17 +119,26 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
     )
     host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
     try:
-        if orders.checkpoint:
-            checkpoint: Checkpoint = open_checkpoint(Path(orders.checkpoint))
-            for worker in workers:
-                if worker.in_every_checkpoint:
-                    restore_worker(worker, checkpoint, exact=False)
+        _restore(orders, [worker for worker in workers if worker.in_every_checkpoint])
         host.run()
     finally:
         host.close()
         metrics.close()
         bell.close()
         shared.close()
+
+
+def _restore(orders: Orders, workers: list[Worker]) -> None:
+    """Restores those whose state every checkpoint has."""
+    if not orders.checkpoint or not workers:
+        return
+    path = Path(orders.checkpoint)
+    if not path.exists():
+        # While a replaced worker started, newer ones have taken its place.
+        path = max(p for p in path.parent.iterdir() if p.name.isdecimal())
+    checkpoint: Checkpoint = open_checkpoint(path)
+    for worker in workers:
+        restore_worker(worker, checkpoint, exact=False)
 
 
 class _FlushingBell:
@@ -161,7 +170,9 @@ def _set_threads(threads: int) -> None:
 
 def _outlive(board: Board, shared: ShmArena) -> None:
     """Waits for the parent's end; then stops the process, kindly and soon after for certain."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that waits in it keeps the interpreter from ending well.
+    while os.read(0, 4096):
+        pass
     board.stop = True
     time.sleep(ORPHAN_SECONDS)
     os._exit(4)

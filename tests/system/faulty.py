@@ -1,0 +1,84 @@
+"""Environments, policies and algorithms that go wrong, for worker processes to import."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from srl.algorithms.ppo.learner import PPO
+from srl.policies.actor_critic import ActorCritic
+from srl.testing.envs import ScriptedEnv
+
+
+class MarkedHangingEnv(ScriptedEnv):
+    """Leaves a file and then hangs, at a step of its life."""
+
+    def __init__(self, *, mark: str, at_step: int = 100, **script: Any) -> None:
+        super().__init__(**script)
+        self.mark, self.at_step, self.num_steps = Path(mark), at_step, 0
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == self.at_step:
+            self.mark.touch()
+            time.sleep(3600.0)
+        return super().step(action)
+
+
+class HangingInitEnv(ScriptedEnv):
+    """Leaves a file and then hangs while it is made."""
+
+    def __init__(self, *, mark: str = "", **script: Any) -> None:
+        super().__init__(**script)
+        if mark:
+            Path(mark).touch()
+        time.sleep(3600.0)
+
+
+class StatelessEnv(ScriptedEnv):
+    """An environment that offers no state, so that its episodes start anew after a resume."""
+
+    state = None
+    restore = None
+
+
+class WrongActionPolicy(ActorCritic):
+    """Returns one action too few."""
+
+    def act(self, *args: Any) -> Any:
+        act = super().act(*args)
+        return act._replace(action=act.action[:-1])
+
+
+class WrongExtrasPolicy(ActorCritic):
+    """Returns values of another shape than it declares."""
+
+    def act(self, *args: Any) -> Any:
+        act = super().act(*args)
+        return act._replace(extras={**act.extras, "value": act.extras["value"][:, None]})
+
+
+class RaisingPolicy(ActorCritic):
+    """Raises something of its own."""
+
+    def act(self, *args: Any) -> Any:
+        raise RuntimeError("this policy raises on purpose")
+
+
+class SlowPolicy(ActorCritic):
+    """Waits with every batch that it answers, as for a device elsewhere."""
+
+    def act(self, *args: Any) -> Any:
+        time.sleep(0.01)
+        return super().act(*args)
+
+
+class NanLoss(PPO):
+    """Learns well until its fifth update."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss, *rest = super().loss(*args, **kwargs)
+        return (loss * (torch.nan if self.num_updates >= 4 else 1.0), *rest)

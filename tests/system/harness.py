@@ -1,0 +1,141 @@
+"""Real runs in real processes: started, signalled, killed, and watched from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from srl.services.metrics import read_metrics
+
+FAULTY = Path(__file__).with_name("faulty.py")
+"""Environments, policies and algorithms that go wrong."""
+SMALL = (
+    "--set", "actor.envs=8", "--set", "algorithm.rollout_length=32",
+    "--set", "logging.interval_seconds=0.1", "--set", "checkpoint.every_seconds=1",
+)  # fmt: skip
+"""Settings of runs that learn in small steps and write often."""
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The first true answer; fails with `what` after the deadline."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(0.02)
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    folder = run_dir / "checkpoints"
+    return sorted(path for path in folder.iterdir() if path.name.isdecimal())
+
+
+_COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
+
+
+class Training:
+    """One `srl` command in a process of its own."""
+
+    def __init__(self, run_dir: Path, arguments: tuple[str, ...]) -> None:
+        self.run_dir = run_dir
+        self.output = run_dir.with_name(f"{run_dir.name}.out")
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self.seen: dict[int, psutil.Process] = {}
+
+    @property
+    def printed(self) -> str:
+        return self.output.read_text()
+
+    def workers(self) -> dict[str, psutil.Process]:
+        """Its worker processes, by name."""
+        found = {}
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return {}
+        for child in children:
+            self.seen[child.pid] = child
+            try:
+                line = child.cmdline()
+            except psutil.Error:
+                continue
+            if "srl.launch.worker" in line and child.status() != psutil.STATUS_ZOMBIE:
+                found[line[line.index("srl.launch.worker") + 1]] = child
+        return found
+
+    def metrics(self) -> dict[str, Any]:
+        """The last line of metrics.jsonl."""
+        if not (self.run_dir / "metrics.jsonl").exists():
+            return {}
+        lines = read_metrics(self.run_dir)
+        return lines[-1] if lines else {}
+
+    def wait_for_updates(self, more: int = 2, seconds: float = 60.0) -> None:
+        """Waits until it has learned from `more` batches from now on."""
+        goal = self.metrics().get("policy_version", 0) + more
+
+        def learned() -> bool:
+            self.check_running()
+            return self.metrics().get("policy_version", 0) >= goal
+
+        wait_for(learned, seconds, f"policy version {goal}: {self.printed}")
+        self.workers()
+
+    def check_running(self) -> None:
+        if self.process.poll() is not None:
+            pytest.fail(f"ended with {self.process.returncode}: {self.printed}")
+
+    def stop(self, number: int = signal.SIGINT, within: float = 5.0) -> int:
+        """Sends a signal and expects the command to end in time."""
+        self.workers()
+        start = time.monotonic()
+        self.process.send_signal(number)
+        code = self.wait(within + 15.0)
+        took = time.monotonic() - start
+        assert took < within, f"took {took:.1f} s to stop"
+        return code
+
+    def wait(self, seconds: float = 90.0) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {seconds:g} s: {self.printed}")
+
+    def survivors(self) -> list[psutil.Process]:
+        """Processes that it started and that still run."""
+        return [
+            process
+            for process in self.seen.values()
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    def kill(self) -> None:
+        self.workers()
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in self.survivors():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()

@@ -1,0 +1,139 @@
+"""Ctrl-C and SIGTERM: checkpoint, summary, gone within five seconds, and nothing left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
+
+from srl.cli import main
+
+Start = Callable[..., Training]
+
+
+def assert_gone(training: Training, shm: Path) -> None:
+    assert training.survivors() == []
+    assert list(shm.iterdir()) == []
+    assert "Traceback" not in training.printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("layout", ["serial", "inline", "shared"])
+def test_a_signal_ends_a_run_well_and_it_goes_on_later(
+    layout: str, number: signal.Signals, start: Start, shm: Path
+) -> None:
+    training = start("CartPole-v1", "--layout", layout, "--steps", "1e9", *SMALL)
+    training.wait_for_updates(3)
+
+    assert training.stop(number) == 128 + number
+
+    assert_gone(training, shm)
+    before = read_summary(training.run_dir)
+    assert before["status"] == "stopped"
+    assert before["reason"] == number.name
+    assert checkpoints(training.run_dir)
+
+    steps = before["env_steps"] + 1000
+    arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]
+    assert main(arguments) == 0
+    after = read_summary(training.run_dir)
+    assert after["status"] == "finished"
+    assert after["env_steps"] >= steps
+    assert after["policy_version"] > before["policy_version"]
+    assert after["episodes"] > before["episodes"]
+    assert after["seconds"] > before["seconds"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("layout", ["serial", "shared"])
+def test_a_signal_ends_a_run_that_has_not_begun(
+    layout: str, number: signal.Signals, start: Start, shm: Path
+) -> None:
+    training = start("CartPole-v1", "--layout", layout, "--steps", "1e9", *SMALL)
+    begun = training.run_dir / ".lock" if layout == "serial" else training.run_dir / "logs"
+    wait_for(begun.exists, 30.0, "the launch to begin")
+    if layout == "shared":
+        wait_for(training.workers, 30.0, "a worker process")
+
+    assert training.stop(number) == 128 + number
+
+    assert_gone(training, shm)
+    assert read_summary(training.run_dir)["status"] == "stopped"
+
+
+@pytest.mark.parametrize("layout", ["serial", "inline", "shared"])
+def test_a_hanging_environment_does_not_hold_up_the_end(
+    layout: str, start: Start, shm: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    training = start(
+        f"{FAULTY}:MarkedHangingEnv", "--env-arg", f"mark={mark}", "--env-arg", "at_step=100",
+        "--layout", layout, "--steps", "1e9", *SMALL,
+    )  # fmt: skip
+    wait_for(mark.exists, 60.0, f"the environment to hang: {training.printed}")
+
+    assert training.stop(signal.SIGINT) == 130
+
+    assert_gone(training, shm)
+    assert read_summary(training.run_dir)["status"] == "stopped"
+    assert checkpoints(training.run_dir)
+
+
+def test_an_environment_that_hangs_while_it_is_made_can_be_interrupted(
+    start: Start, shm: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    training = start(f"{FAULTY}:HangingInitEnv", "--env-arg", f"mark={mark}")
+    wait_for(mark.exists, 30.0, "the environment to hang")
+
+    assert training.stop(signal.SIGINT) == 130
+
+    assert_gone(training, shm)
+
+
+@pytest.mark.parametrize("layout", ["inline", "shared"])
+def test_workers_of_a_killed_parent_end_by_themselves(layout: str, start: Start, shm: Path) -> None:
+    training = start("CartPole-v1", "--layout", layout, "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    workers = training.workers()
+    assert workers
+
+    training.process.kill()
+    training.process.wait()
+
+    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")
+    arguments = ["resume", str(training.run_dir), "--quiet", "--steps", "100"]
+    assert main(arguments) == 0
+    assert list(shm.iterdir()) == []
+
+
+def test_workers_of_a_parent_that_is_killed_while_it_starts_end_by_themselves(
+    start: Start, shm: Path
+) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    wait_for(lambda: len(training.workers()) == 3, 30.0, "worker processes")
+
+    training.process.kill()
+    training.process.wait()
+
+    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")
+
+
+def test_workers_that_hang_in_an_environment_end_with_their_parent(
+    start: Start, tmp_path: Path
+) -> None:
+    mark = tmp_path / "hangs"
+    training = start(
+        f"{FAULTY}:MarkedHangingEnv", "--env-arg", f"mark={mark}", "--env-arg", "at_step=10",
+        "--layout", "shared", "--steps", "1e9", *SMALL,
+    )  # fmt: skip
+    wait_for(mark.exists, 60.0, f"the environment to hang: {training.printed}")
+    training.workers()
+
+    training.process.kill()
+    training.process.wait()
+
+    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")

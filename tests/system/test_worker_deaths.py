@@ -1,0 +1,124 @@
+"""Workers that are killed or stopped while a run goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+
+from srl.cli import main
+
+Start = Callable[..., Training]
+
+
+def assert_books_add_up(run_dir: Path) -> dict[str, float]:
+    metrics = read_summary(run_dir)["metrics"]
+    at = "samples.default."
+    books = {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
+    assert books["produced"] == (
+        books["consumed"] + books["dropped.reader died"] + books["in_flight"]
+    )
+    assert books["consumed"] > 0
+    return books
+
+
+def replaced(training: Training, name: str, pid: int) -> bool:
+    training.check_running()
+    worker = training.workers().get(name)
+    return worker is not None and worker.pid != pid
+
+
+def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", "actor.count=2", "--set", "silence_seconds=2",
+    )  # fmt: skip
+    training.wait_for_updates(2)
+
+    for name in ("actor-0", "policy-0"):
+        pid = training.workers()[name].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        training.wait_for_updates(3)
+
+    # A process that is stopped for a moment is left alone ...
+    pid = training.workers()["actor-1"].pid
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: training.workers()["actor-1"].status() == "stopped", 5.0, "a stopped actor")
+    os.kill(pid, signal.SIGCONT)
+    training.wait_for_updates(3)
+    assert training.workers()["actor-1"].pid == pid
+
+    # ... and one that stays so is killed for certain before its slots are taken back.
+    old = training.workers()["actor-1"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: replaced(training, "actor-1", pid), 30.0, "a new actor-1")
+    assert not old.is_running()
+    training.wait_for_updates(3)
+
+    assert training.stop(signal.SIGINT) == 130
+    books = assert_books_add_up(training.run_dir)
+    assert books["dropped.writer died"] >= 1
+    log = (training.run_dir / "logs" / "controller.log").read_text()
+    assert "was killed (SIGKILL); starting it again" in log
+    assert "silent for" in log
+
+
+def test_a_worker_that_is_killed_too_often_ends_the_run(start: Start) -> None:
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "max_restarts=1"
+    )
+    training.wait_for_updates(2)
+    pid = training.workers()["actor-0"].pid
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: replaced(training, "actor-0", pid), 30.0, "a new actor-0")
+    training.wait_for_updates(2)
+
+    os.kill(training.workers()["actor-0"].pid, signal.SIGKILL)
+
+    assert training.wait() == 1
+    assert "actor/0 was killed (SIGKILL), after 1 restarts" in training.printed
+    assert "raise max_restarts" in training.printed
+    summary = read_summary(training.run_dir)
+    assert summary["status"] == "failed"
+    assert "max_restarts" in summary["error"]
+    assert_books_add_up(training.run_dir)
+
+
+def test_a_killed_trainer_ends_the_run_and_it_can_be_resumed(start: Start, shm: Path) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+
+    os.kill(training.workers()["trainer-0"].pid, signal.SIGKILL)
+
+    assert training.wait() == 1
+    assert "trainer/0 was killed (SIGKILL) and cannot be replaced" in training.printed
+    assert "srl resume" in training.printed
+    assert training.survivors() == []
+    assert list(shm.iterdir()) == []
+    summary = read_summary(training.run_dir)
+    assert summary["status"] == "failed"
+    assert "trainer/0" in summary["error"]
+    assert checkpoints(training.run_dir)
+
+    steps = summary["env_steps"] + 1000
+    arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]
+    assert main(arguments) == 0
+    assert read_summary(training.run_dir)["status"] == "finished"
+
+
+def test_an_inline_actor_that_is_killed_is_replaced(start: Start) -> None:
+    training = start("CartPole-v1", "--layout", "inline", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    pid = training.workers()["actor-0"].pid
+
+    os.kill(pid, signal.SIGKILL)
+
+    wait_for(lambda: replaced(training, "actor-0", pid), 30.0, "a new actor-0")
+    training.wait_for_updates(3)
+    assert training.stop(signal.SIGTERM) == 143
+    assert_books_add_up(training.run_dir)
