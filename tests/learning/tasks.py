@@ -1,0 +1,188 @@
+"""Small tasks, one for each kind of observation and action: what to do is in what is seen.
+
+Every step pays up to 1 for doing what the observation says, and episodes are a few steps long. A
+policy that does not look gets what chance gives, a policy that does gets about 1 per step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+STEPS = 8
+
+
+class _Task(gymnasium.Env[Any, Any]):
+    """Draws a secret, shows it, and pays for the answer."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        self.draw()
+        return self.observe(), self.info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(self.pay(action)) / STEPS
+        self.time += 1
+        self.draw()
+        return self.observe(), reward, self.time == STEPS, False, self.info()
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def draw(self) -> None:
+        raise NotImplementedError
+
+    def observe(self) -> Any:
+        raise NotImplementedError
+
+    def pay(self, action: Any) -> float:
+        raise NotImplementedError
+
+
+class NameIt(_Task):
+    """Discrete: name the place of the one."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 1, (4,), np.float32)
+        self.action_space = spaces.Discrete(4)
+
+    def draw(self) -> None:
+        self.secret = int(self.np_random.integers(4))
+
+    def observe(self) -> Any:
+        return np.eye(4, dtype=np.float32)[self.secret]
+
+    def pay(self, action: Any) -> float:
+        return float(int(action) == self.secret)
+
+
+class NameAll(_Task):
+    """MultiDiscrete: name two places at once; half a point each."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.MultiDiscrete([3, 4])
+        self.action_space = spaces.MultiDiscrete([3, 4])
+
+    def draw(self) -> None:
+        self.secret = self.np_random.integers([3, 4])
+
+    def observe(self) -> Any:
+        return self.secret.astype(np.int64)
+
+    def pay(self, action: Any) -> float:
+        return float(np.mean(np.asarray(action) == self.secret))
+
+
+class CopyBits(_Task):
+    """MultiBinary: press the buttons that are lit."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.MultiBinary(5)
+        self.action_space = spaces.MultiBinary(5)
+
+    def draw(self) -> None:
+        self.secret = self.np_random.integers(0, 2, 5)
+
+    def observe(self) -> Any:
+        return self.secret.astype(np.int8)
+
+    def pay(self, action: Any) -> float:
+        return float(np.mean(np.asarray(action) == self.secret))
+
+
+class PointAt(_Task):
+    """Box: point at what is seen; less for every bit of distance."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+    def draw(self) -> None:
+        self.secret = self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+    def observe(self) -> Any:
+        return self.secret
+
+    def pay(self, action: Any) -> float:
+        return 1.0 - float(np.abs(np.asarray(action) - self.secret).mean())
+
+
+class AddUp(_Task):
+    """Dict observation with a Tuple in it: the answer is a sum of two parts."""
+
+    def __init__(self) -> None:
+        part = spaces.Discrete(3)
+        self.observation_space = spaces.Dict(
+            {
+                "pair": spaces.Tuple((part, spaces.Box(0, 1, (3,), np.float32))),
+                "noise": spaces.Box(-1, 1, (2, 2), np.float64),
+            }
+        )
+        self.action_space = spaces.Discrete(5)
+
+    def draw(self) -> None:
+        self.secret = self.np_random.integers(3, size=2)
+        self.noise = self.np_random.uniform(-1, 1, (2, 2))
+
+    def observe(self) -> Any:
+        one_hot = np.eye(3, dtype=np.float32)[self.secret[1]]
+        return {"pair": (self.secret[0], one_hot), "noise": self.noise}
+
+    def pay(self, action: Any) -> float:
+        return float(int(action) == self.secret.sum())
+
+
+class OnlyOneAllowed(_Task):
+    """Action mask: nothing is seen, and only the mask says that two of forty may be done.
+
+    The lower of the two pays. A masked action raises.
+    """
+
+    has_action_mask = True
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 1, (40,), np.float32)
+        self.action_space = spaces.Discrete(40)
+
+    def draw(self) -> None:
+        self.secret = sorted(self.np_random.choice(40, 2, replace=False).tolist())
+
+    def observe(self) -> Any:
+        return np.zeros(40, np.float32)
+
+    def info(self) -> dict[str, Any]:
+        mask = np.zeros(40, np.int8)
+        mask[self.secret] = 1
+        return {"action_mask": mask}
+
+    def pay(self, action: Any) -> float:
+        if int(action) not in self.secret:
+            raise ValueError(f"action {action} is masked")
+        return float(int(action) == self.secret[0])
+
+
+class SeeIt(_Task):
+    """Image: say in which quarter the light is."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+        self.action_space = spaces.Discrete(4)
+
+    def draw(self) -> None:
+        self.secret = int(self.np_random.integers(4))
+        self.place = self.np_random.integers(2, 14, 2)
+
+    def observe(self) -> Any:
+        picture = np.zeros((36, 36, 1), np.uint8)
+        row, column = self.place + 18 * np.array(divmod(self.secret, 2))
+        picture[row : row + 3, column : column + 3] = 255
+        return picture
+
+    def pay(self, action: Any) -> float:
+        return float(int(action) == self.secret)
