@@ -79,6 +79,7 @@ class Curiosity(Relabeller):
         self.predictor = self._network(num_inputs)
         self.optimizer = torch.optim.Adam(self.predictor.parameters(), lr=1e-3)
         self.scale = 0.0
+        self.num_fragments = 0
 
     def relabel(self, fragment: Trajectory, length: int) -> None:
         # A tick's action leads to the observation of the next tick.
@@ -89,6 +90,7 @@ class Curiosity(Relabeller):
         error[acted].mean().backward()
         self.optimizer.step()
         bonus = error.detach().numpy()
+        self.num_fragments += 1
         self.scale = max(0.99 * self.scale, float(bonus.mean()))
         fragment.reward[: length - 1] += self.weight * bonus / self.scale * acted.numpy()
 
@@ -99,12 +101,12 @@ class Curiosity(Relabeller):
             name: {key: value.numpy().copy() for key, value in network.state_dict().items()}
             for name, network in networks.items()
         }
-        return {**weights, "scale": self.scale}
+        return {**weights, "scale": self.scale, "num_fragments": self.num_fragments}
 
     def restore_own(self, state: dict[str, Any]) -> None:
         for name, network in (("target", self.target), ("predictor", self.predictor)):
             network.load_state_dict({k: torch.from_numpy(v) for k, v in state[name].items()})
-        self.scale = state["scale"]
+        self.scale, self.num_fragments = state["scale"], state["num_fragments"]
 
     @staticmethod
     def _network(num_inputs: int) -> nn.Module:
