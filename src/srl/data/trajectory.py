@@ -148,7 +148,6 @@ class FragmentWriter:
         self._fresh = True
         self._last_acted = np.full(spec.rows, -1, np.int64)
         self._arange = np.arange(spec.rows)
-        self._state_fed: Tree = None
         self._state_at_action = tree_map(
             lambda leaf: np.zeros((spec.rows, *leaf.shape), leaf.dtype), spec.policy_state
         )
@@ -167,6 +166,11 @@ class FragmentWriter:
         """The fragment being written."""
         assert self._slot is not None, "no fragment is open"
         return self._slot
+
+    @property
+    def overlaps(self) -> bool:
+        """The first tick of the fragment that is open is the last one of the fragment before."""
+        return not self._fresh
 
     @property
     def full(self) -> bool:
@@ -223,10 +227,14 @@ class FragmentWriter:
 
     def feed_state(self, policy_state: Tree) -> None:
         """Notes the policy state that this tick's request is fed with."""
-        self._state_fed = policy_state
-        if policy_state is not None and self.tick % self.spec.state_every == 0:
+        if policy_state is None:
+            return
+        if self.tick % self.spec.state_every == 0:
             index = self.tick // self.spec.state_every
             tree_map(lambda to, new: _put(to, index, new), self.slot.policy_state, policy_state)
+        if self.spec.turn_based:
+            acts = self.slot.acted[self.tick]
+            tree_map(lambda to, new: _put(to, acts, new[acts]), self._state_at_action, policy_state)
 
     def act(self, reply: InferenceReply, rows: np.ndarray | None) -> None:
         """Writes the reply to this tick's request; `rows` says which rows it holds (None: all)."""
@@ -240,14 +248,7 @@ class FragmentWriter:
             tree_map(lambda to, new: _put(to, (t, rows), new), slot.extras, reply.extras)
             slot.policy_version[t, rows] = reply.policy_version
         if self.spec.turn_based:
-            acted = slot.acted[t]
-            self._last_acted = np.where(acted, t, self._last_acted)
-            if self._state_fed is not None:
-                tree_map(
-                    lambda to, new: _put(to, acted, new[acted]),
-                    self._state_at_action,
-                    self._state_fed,
-                )
+            self._last_acted = np.where(slot.acted[t], t, self._last_acted)
 
     def reward(self, reward: np.ndarray) -> None:
         """Adds what the environment paid: to this tick's action, or to the row's last one where it
@@ -272,7 +273,9 @@ class FragmentWriter:
                 array.fill(0)
             self._carry.policy_version.fill(-1)
         else:
-            self._copy_overlap(slot, length - 1 - self.spec.burn_in, self._carry, 0)
+            start = length - 1 - self.spec.burn_in
+            self._copy_overlap(slot, start, self._carry, 0)
+            self._hide_earlier_episodes(slot.is_first[: start + 1])
         self._slot = None
         return length
 
@@ -302,6 +305,18 @@ class FragmentWriter:
             to[self.tick : self.tick + depth] = new
 
         tree_map(fill, self.slot.obs, step.obs, self._obs_depths)
+
+    def _hide_earlier_episodes(self, is_first: np.ndarray) -> None:
+        """Frames in front of the overlap that are of an earlier episode become the first frame of
+        this one, for the next fragment does not show where it began."""
+        ago = is_first[::-1].argmax(axis=0)
+
+        def hide(frames: np.ndarray, depth: int) -> None:
+            for row in np.flatnonzero(is_first.any(axis=0) & (ago < depth)):
+                first = depth - ago[row]
+                frames[:first, row] = frames[first, row]
+
+        tree_map(hide, self._carry.obs, self._obs_depths)
 
     def _copy_overlap(self, source: Trajectory, start: int, target: Trajectory, at: int) -> None:
         ticks, every = self.spec.burn_in + 1, self.spec.state_every

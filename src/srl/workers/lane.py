@@ -50,6 +50,10 @@ class Lane:
         self.phase = "claim" if sink is not None else "ready"
         self.reply_version = -1
         self._stacks = [leaf.stack for leaf in leaves(agent.obs)]
+        for seen, stack in zip(leaves(self.request.obs), self._stacks, strict=True):
+            if stack > 1:
+                # Stacks of rows that are not in the game yet are sent along: zeros, not NaN.
+                seen.fill(0)
         # Where agents come and go or take turns, only the rows that need it are sent. Elsewhere all
         # rows are, for the one final row in many that needs no action is cheaper than picking rows.
         self._packs = packs and max(self._stacks) == 1
@@ -71,7 +75,8 @@ class Lane:
             return self.sink.waits_for
         self.slot = slot
         self.writer.open(slot.trajectory)
-        if self.num_needed and self.reply_version < slot.oldest_version:
+        too_old = self.num_needed and self.reply_version < slot.oldest_version
+        if too_old and self.writer.overlaps:
             # The action at hand came with the last fragment's bootstrap and would be too old here.
             self.submit()
         else:

@@ -124,7 +124,7 @@ class PolicyWorker(Worker):
         rows = len(request.is_first)
         reply = InferenceReply(
             action=self._array(served, "action", act.action, rows),
-            state=tree_map(_host, act.state),
+            state=None if act.state is None else tree_map(_host, act.state),
             extras=tree_map(_host, act.extras),
             policy_version=served.version,
         )
@@ -179,14 +179,18 @@ def infer(
 ) -> Act:
     """One forward pass over a request's rows, without gradients."""
 
+    on_cpu = device.type == "cpu"
+
     def tensor(array: np.ndarray) -> torch.Tensor:
         made = torch.from_numpy(array)
-        return made if device.type == "cpu" else made.to(device, non_blocking=True)
+        return made if on_cpu else made.to(device, non_blocking=True)
 
     with torch.inference_mode():
         return policy.act(
-            tree_map(tensor, request.obs),
-            tree_map(tensor, request.state),
+            tensor(request.obs)
+            if isinstance(request.obs, np.ndarray)
+            else tree_map(tensor, request.obs),
+            None if request.state is None else tree_map(tensor, request.state),
             tensor(request.is_first),
             tensor(request.explore),
             None if request.action_mask is None else tensor(request.action_mask),
