@@ -1,0 +1,107 @@
+"""A user's worker between actors and trainer, in its own process, killed while the run goes on.
+
+The worker is the one of examples/05_own_dataflow.py: it reads the stream `default`, learns from
+what passes, and writes the stream `default/curiosity` that the trainer reads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+
+from srl.errors import CheckpointError
+from srl.services.checkpoints import open_checkpoint, read_part
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "05_own_dataflow.py"
+STREAMS = ("default", "default/curiosity")
+Start = Callable[..., Training]
+
+
+def books(run_dir: Path, stream: str) -> dict[str, float]:
+    metrics = read_summary(run_dir)["metrics"]
+    at = f"samples.{stream}."
+    return {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
+
+
+def assert_books_add_up(run_dir: Path) -> None:
+    """Every fragment that was written was used, is on its way, or is missing with a reason."""
+    for stream in STREAMS:
+        found = books(run_dir, stream)
+        assert found["consumed"] > 0
+        assert found["produced"] == (
+            found["consumed"] + found["dropped.reader died"] + found["in_flight"]
+        ), stream
+    first, second = (books(run_dir, stream) for stream in STREAMS)
+    # What the relabeller read it wrote; if it was killed between the two, the item was dropped.
+    assert first["consumed"] <= second["produced"]
+    assert second["produced"] <= first["consumed"] + first["dropped.reader died"]
+
+
+def kill(training: Training) -> None:
+    """Kills the relabeller and waits for another one."""
+    pid = training.workers()["curiosity-0"].pid
+    os.kill(pid, signal.SIGKILL)
+
+    def replaced() -> bool:
+        training.check_running()
+        worker = training.workers().get("curiosity-0")
+        return worker is not None and worker.pid != pid
+
+    wait_for(replaced, 30.0, "a new curiosity-0")
+
+
+def learned(training: Training) -> tuple[int, int]:
+    """The newest checkpoint's number, and the fragments that the relabeller had learned from."""
+    training.check_running()
+    found = checkpoints(training.run_dir)
+    if not found:
+        return 0, 0
+    try:
+        state = read_part(open_checkpoint(found[-1]), "curiosity/0")
+    except CheckpointError:  # Removed for a newer one, just now.
+        return 0, 0
+    return int(found[-1].name), state["own"]["num_fragments"]
+
+
+def test_a_killed_relabeller_goes_on_with_what_it_knew(start: Start) -> None:
+    training = start(f"{EXAMPLE}:experiment", *SMALL, "--layout", "inline", "--steps", "1e9")
+    training.wait_for_updates(2, seconds=120.0)
+    wait_for(lambda: learned(training)[1] >= 30, 60.0, "a checkpoint of a relabeller that knows")
+
+    number, knew = learned(training)
+    kill(training)
+
+    training.wait_for_updates(3, seconds=120.0)
+    wait_for(lambda: learned(training)[0] > number + 1, 30.0, "the next checkpoints")
+    assert learned(training)[1] >= knew
+    kill(training)
+    training.wait_for_updates(3, seconds=120.0)
+
+    assert training.stop(signal.SIGINT) == 130
+    assert read_summary(training.run_dir)["status"] == "stopped"
+    assert_books_add_up(training.run_dir)
+    log = (training.run_dir / "logs" / "controller.log").read_text()
+    assert log.count("was killed (SIGKILL); starting it again") == 2
+
+
+def test_a_relabeller_that_is_killed_too_often_ends_the_run(start: Start) -> None:
+    training = start(
+        f"{EXAMPLE}:experiment", *SMALL, "--layout", "shared", "--steps", "1e9",
+        "--set", "max_restarts=1",
+    )  # fmt: skip
+    training.wait_for_updates(2, seconds=120.0)
+    kill(training)
+    training.wait_for_updates(2, seconds=120.0)
+
+    os.kill(training.workers()["curiosity-0"].pid, signal.SIGKILL)
+
+    assert training.wait() == 1
+    assert "curiosity/0 was killed (SIGKILL), after 1 restarts" in training.printed
+    assert "raise max_restarts" in training.printed
+    assert read_summary(training.run_dir)["status"] == "failed"
+    assert_books_add_up(training.run_dir)
+    assert training.survivors() == []
