@@ -135,11 +135,11 @@ class ActorCritic(Policy):
 
         `explore` is the temperature of the draw; `log_prob` is always that of the policy itself.
         """
-        actor, critic = self._features(flatten(obs))
+        actor, critic = self._features({"": obs} if torch.is_tensor(obs) else flatten(obs))
         if self.core is not None:
             state = self.core.step(actor, reset(state, is_first))
             actor = critic = state["h"]
-        distribution = self.action_head(actor, action_mask)
+        distribution = self.action_head.forward(actor, action_mask)
         action = distribution.sample(generator, explore)
         extras = {"log_prob": distribution.log_prob(action), "value": self._value(critic)}
         return Act(action, state, extras)
@@ -211,11 +211,11 @@ class ActorCritic(Policy):
         """What the actor and the critic read: [N, n] each."""
         if self.obs_norm is not None:
             flat_obs = self.obs_norm(flat_obs)
-        actor = self.encoder(flat_obs)
-        return actor, actor if self.value_encoder is None else self.value_encoder(flat_obs)
+        actor = self.encoder.forward(flat_obs)
+        return actor, actor if self.value_encoder is None else self.value_encoder.forward(flat_obs)
 
     def _value(self, features: torch.Tensor) -> torch.Tensor:
         value = F.linear(features, self.value_head.weight, self.value_head.bias).squeeze(-1)
         if self.return_norm is not None:
-            value = value * self.return_norm.std + self.return_norm.mean
+            value = torch.addcmul(self.return_norm.mean, value, self.return_norm.std)
         return value

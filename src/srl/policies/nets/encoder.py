@@ -62,9 +62,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         specs = flatten(obs)
-        self.paths = list(specs)
         leaves = [_leaf(spec, image_features) for spec in specs.values()]
         self.leaves = nn.ModuleList(leaves)
+        self._calls = [(path, leaf.forward) for path, leaf in zip(specs, leaves, strict=True)]
         width = sum(leaf.num_outputs for leaf in leaves)
         only_images = all(isinstance(leaf, CNN) for leaf in self.leaves)
         self.mlp = MLP(width, () if only_images else hidden_sizes, activation)
@@ -72,9 +72,9 @@ class Encoder(nn.Module):
 
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
         """A flat dict of [N, ...] leaves to [N, num_outputs]."""
-        parts = [leaf(flat_obs[p]) for p, leaf in zip(self.paths, self.leaves, strict=True)]
-        features: torch.Tensor = self.mlp(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
-        return features
+        # `forward` itself: at a few rows, a module's call costs as much as its mathematics.
+        parts = [leaf(flat_obs[path]) for path, leaf in self._calls]
+        return self.mlp.forward(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
 
 
 class ObsNorm(nn.Module):
