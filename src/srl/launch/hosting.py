@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from srl.arena.arena import Arena
@@ -12,6 +13,8 @@ from srl.services.checkpoints import Checkpoint, weights_part, write_part
 from srl.services.metrics_client import MetricsClient
 from srl.workers.wiring import Context, Plan, WorkerPlan
 from srl.workers.worker import Current, Worker
+
+log = logging.getLogger("srl")
 
 
 def build_workers(
@@ -61,3 +64,12 @@ def restore_worker(worker: Worker, checkpoint: Checkpoint, *, exact: bool) -> No
     part = checkpoint.manifest.parts.get(worker.name)
     if part is not None:
         worker.restore(load_state(checkpoint.path / part.file), exact)
+
+
+def close_workers(workers: list[Worker]) -> None:
+    """Closes every worker, each even if another one fails to; the run's own end is what counts."""
+    for worker in workers:
+        try:
+            worker.close()
+        except Exception:
+            log.exception("%s failed to close", worker.name)

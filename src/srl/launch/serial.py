@@ -19,7 +19,7 @@ from srl.arena.arena import HeapArena
 from srl.arena.shm import NoBell
 from srl.errors import EnvError, MissingDependency, RunError, SrlError, WorkerError
 from srl.launch.controller import Controller, Ending
-from srl.launch.hosting import build_workers, restore_worker, write_worker
+from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.signals import StopSignals
 from srl.services.checkpoints import Checkpoint, read_part, write_part
 from srl.services.metrics_client import InlineMetrics
@@ -88,8 +88,7 @@ class SerialRun:
             text = f"{self._current.name}: {type(error).__name__}: {error}\n{tail}"
             raise WorkerError(text) from error
         finally:
-            for worker in self._workers:
-                worker.close()
+            close_workers(self._workers)
         assert controller.ending is not None
         return controller.ending
 
@@ -117,7 +116,13 @@ class SerialRun:
         host = Host(self._workers, self._board, NoBell(), self._write, self._current)
         self._restore()
         try:
-            self._loop(host)
+            try:
+                self._loop(host)
+            except BaseException:
+                # The environment call that raised is over, however long the rest takes.
+                for row in self._board.rows.values():
+                    row.enter("failed")
+                raise
             self._save(host)
         except _Overdue:
             # An environment was left in the middle of a call, so its state is not to be had.
@@ -131,10 +136,12 @@ class SerialRun:
 
     def _rescue(self, host: Host) -> None:
         """Keeps what was learned, where what failed is not the learning itself."""
+        failed = self._current.name
         trains = {worker.name for worker in self._plan.workers if worker.trains}
-        if self._current.name not in trains and self._folder is None:
+        if failed not in trains and self._folder is None:
             with suppress(SrlError, OSError):
                 self._save(host, exact=False)
+        self._current.name = failed
 
     def _loop(self, host: Host) -> None:
         controller = self._controller
@@ -154,6 +161,7 @@ class SerialRun:
 
     def _save(self, host: Host, *, exact: bool = True) -> None:
         controller = self._controller
+        self._current.name = "controller"
         number, self._folder = controller.begin_checkpoint()
         try:
             self._exact = exact and all(worker.restorable for worker in self._workers)

@@ -23,7 +23,7 @@ import msgspec
 from srl.arena.arena import HeapArena
 from srl.arena.shm import Bell, ShmArena
 from srl.errors import SrlError
-from srl.launch.hosting import build_workers, restore_worker, write_worker
+from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
@@ -107,22 +107,28 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
     threading.Thread(target=_outlive, args=(board, shared), daemon=True).start()
     _set_threads(max(member.threads for member in members))
     metrics = SocketMetrics(folder)
-    workers = build_workers(
-        members,
-        plan,
-        board=board,
-        metrics=metrics,
-        shared=shared,
-        local=HeapArena(),
-        run_dir=Path(orders.run_dir),
-        current=current,
-    )
-    host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
+    workers: list[Worker] = []
     try:
+        workers = build_workers(
+            members,
+            plan,
+            board=board,
+            metrics=metrics,
+            shared=shared,
+            local=HeapArena(),
+            run_dir=Path(orders.run_dir),
+            current=current,
+        )
+        host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
         _restore(orders, [worker for worker in workers if worker.in_every_checkpoint])
         host.run()
+    except BaseException:
+        # The environment call that raised is over, however long it takes to leave.
+        for member in members:
+            board.rows[member.name].enter("failed")
+        raise
     finally:
-        host.close()
+        close_workers(workers)
         metrics.close()
         bell.close()
         shared.close()

@@ -198,17 +198,6 @@ class Host:
         if self._board.checkpoint != self._checkpoint_seen:
             self.checkpoint()
 
-    def close(self) -> None:
-        """Closes every worker, each even if another one fails to."""
-        errors = []
-        for worker in self.workers:
-            try:
-                worker.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
     def _count_cpu(self) -> None:
         # The process's time is counted once, for its first worker: the others share the process.
         now = time.process_time_ns()
