@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -55,9 +56,15 @@ class Box(msgspec.Struct, frozen=True, tag="box"):
     """Real numbers between bounds (bounds may be infinite); actions are float32[shape]."""
 
     shape: tuple[int, ...]
-    low: tuple[float, ...]
-    """Flat, one per element."""
-    high: tuple[float, ...]
+    low: tuple[float | None, ...]
+    """Flat, one per element. JSON has no infinity: what travels as null is -inf here again."""
+    high: tuple[float | None, ...]
+    """Flat, one per element; null is inf."""
+
+    def __post_init__(self) -> None:
+        for name, unbounded in (("low", -math.inf), ("high", math.inf)):
+            bounds = tuple(unbounded if x is None else x for x in getattr(self, name))
+            msgspec.structs.force_setattr(self, name, bounds)
 
 
 ActionSpec = Discrete | MultiDiscrete | MultiBinary | Box

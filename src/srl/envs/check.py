@@ -84,8 +84,8 @@ def _random(agent: AgentSpec, step: EnvStep, random: np.random.Generator) -> np.
             return random.integers(0, 2, (rows, n)).astype(np.int8)
         case Box(shape, low, high):
             # Unbounded sides are played near 0.
-            least = np.clip(np.reshape(low, shape), -10.0, None)
-            most = np.clip(np.reshape(high, shape), None, 10.0)
+            least = np.clip(np.array(low, np.float64).reshape(shape), -10.0, None)
+            most = np.clip(np.array(high, np.float64).reshape(shape), None, 10.0)
             return random.uniform(least, most, (rows, *shape)).astype(np.float32)
 
 
