@@ -93,7 +93,7 @@ def played(setup: Setup, carrier: str, fragments: int = 8) -> Iterator[Play]:
 
 
 CARRIERS = st.sampled_from(["inline", "shm"])
-EXAMPLES = hypothesis_settings(max_examples=60)
+EXAMPLES = hypothesis_settings(max_examples=50)
 
 
 @given(setup=single_setups(), carrier=CARRIERS)
@@ -111,10 +111,15 @@ def test_agents_that_come_and_go(setup: Setup, carrier: str) -> None:
 
 
 @given(setup=team_setups(AEC), carrier=CARRIERS)
-@hypothesis_settings(max_examples=120)
+@hypothesis_settings(max_examples=70)
 def test_agents_that_take_turns(setup: Setup, carrier: str) -> None:
     with played(setup, carrier) as play:
         check_all(play)
+
+
+def assert_same(got: np.ndarray, expected: np.ndarray, what: str = "") -> None:
+    assert got.shape == expected.shape, what
+    assert (got == expected).all(), (what, got, expected)
 
 
 # -- the rules -----------------------------------------------------------------------------------
@@ -148,7 +153,7 @@ def check_flags(fragment: Trajectory, length: int) -> None:
     assert (fragment.reward[:length][~acted] == 0).all(), "only actions earn"
     for row in range(final.shape[1]):
         ticks = np.flatnonzero(alive[:, row])
-        np.testing.assert_array_equal(final[ticks[:-1], row], first[ticks[1:], row])
+        assert_same(final[ticks[:-1], row], first[ticks[1:], row])
 
 
 def check_asked(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
@@ -165,7 +170,7 @@ def check_asked(setup: Setup, record: LaneRecord, fragment: Trajectory, length: 
         assert entry.version == fragment.policy_version[t, row]
         if setup.stack == 1:
             for stored, seen in zip(leaves(fragment.obs), entry.obs, strict=True):
-                np.testing.assert_array_equal(stored[t, row], seen)
+                assert_same(stored[t, row], seen)
 
 
 def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
@@ -176,7 +181,7 @@ def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length:
     for t, row in zip(*np.nonzero(asked), strict=True):
         if t % setup.state_every == 0:
             entry = record.asked[int(fragment.extras["id"][t, row])]
-            np.testing.assert_array_equal(stored[t // setup.state_every, row], entry.fed)
+            assert_same(stored[t // setup.state_every, row], entry.fed)
     # A chunk that starts where a row is not asked holds what the row's next question is fed with,
     # unless an episode begins in between.
     for chunk in range(len(stored)):
@@ -190,7 +195,7 @@ def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length:
             if fragment.is_first[start + 1 : start + later[0] + 1, row].any():
                 continue
             entry = record.asked[int(fragment.extras["id"][start + later[0], row])]
-            np.testing.assert_array_equal(stored[chunk, row], entry.fed)
+            assert_same(stored[chunk, row], entry.fed)
 
 
 def check_stacks(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
@@ -203,7 +208,7 @@ def check_stacks(setup: Setup, record: LaneRecord, fragment: Trajectory, length:
         entry = record.asked[int(fragment.extras["id"][t, row])]
         for stored, seen in zip(leaves(fragment.obs), entry.obs, strict=True):
             assert len(stored) == len(fragment.reward) + setup.stack - 1
-            np.testing.assert_array_equal(stored[index[t, row], row], seen)
+            assert_same(stored[index[t, row], row], seen)
 
 
 def check_overlap(
@@ -223,16 +228,14 @@ def check_overlap(
     assert play.env_spec.turn_based or not moved.any()
     for name in ("is_first", "terminated", "truncated", "alive", "acted"):
         shared, opens = getattr(old, name)[start:old_length], getattr(new, name)[:ticks]
-        np.testing.assert_array_equal(shared[~moved], opens[~moved], err_msg=name)
+        assert_same(shared[~moved], opens[~moved], name)
     for name in ("action", "reward", "policy_version"):
-        np.testing.assert_array_equal(
-            getattr(old, name)[start : old_length - 1], getattr(new, name)[: ticks - 1]
-        )
+        assert_same(getattr(old, name)[start : old_length - 1], getattr(new, name)[: ticks - 1])
     for a, b in zip(leaves(old.obs), leaves(new.obs), strict=True):
         depth = len(a) - len(old.reward)
-        np.testing.assert_array_equal(a[start + depth : old_length + depth], b[depth:][:ticks])
+        assert_same(a[start + depth : old_length + depth], b[depth:][:ticks])
     for a, b in zip(leaves(old.policy_state), leaves(new.policy_state), strict=True):
-        np.testing.assert_array_equal(
+        assert_same(
             a[start // setup.state_every : (old_length - 1) // setup.state_every + 1],
             b[: setup.burn_in // setup.state_every + 1],
         )
@@ -313,17 +316,15 @@ def check_ticks(play: Play, record: LaneRecord) -> None:
             if turn_based:
                 same = (fragment.acted[t] == step.turn) & (fragment.alive[t] == step.alive)
             for name in ("is_first", "terminated", "truncated", "alive"):
-                np.testing.assert_array_equal(
-                    getattr(fragment, name)[t][same], getattr(step, name)[same], err_msg=name
-                )
-            np.testing.assert_array_equal(fragment.acted[t][same], step.turn[same])
+                assert_same(getattr(fragment, name)[t][same], getattr(step, name)[same], name)
+            assert_same(fragment.acted[t][same], step.turn[same])
             for stored, shown in zip(leaves(fragment.obs), leaves(step.obs), strict=True):
                 depth = len(stored) - len(fragment.reward)
-                np.testing.assert_array_equal(stored[t + depth][same], shown[same])
+                assert_same(stored[t + depth][same], shown[same])
             if step.action_mask is not None:
-                np.testing.assert_array_equal(fragment.action_mask[t][same], step.action_mask[same])
+                assert_same(fragment.action_mask[t][same], step.action_mask[same])
             for stored, shown in zip(leaves(fragment.state), leaves(step.state), strict=True):
-                np.testing.assert_array_equal(stored[t], shown)
+                assert_same(stored[t], shown)
         advance = length - 1 - setup.burn_in
         first, start = start, start + advance + cuts(setup, fragment, length)
         if setup.cut == "episode":
@@ -354,7 +355,7 @@ def check_policy_states(record: LaneRecord) -> None:
             else:
                 assert not entry.is_first
                 assert last is not None
-                np.testing.assert_array_equal(entry.fed, last)
+                assert_same(entry.fed, last)
             last, begun = entry.state, False
 
 
