@@ -1,0 +1,40 @@
+"""Every example runs as it stands, and what it prints is what it promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROMISES = {
+    "01_train.py": {r"evaluation: (\S+) on average": (450, 500), r"by hand: (\S+)": (200, 500)},
+    "02_own_environment.py": {r"return: (\S+),": (0.5, 1.0), r"at random: (\S+)": (-1.0, 0.0)},
+    "03_own_policy.py": {r"return: (\S+),": (300, 500)},
+    "04_own_algorithm.py": {r"return: (\S+),": (300, 500)},
+    "05_own_dataflow.py": {
+        r"with curiosity: return (\S+),": (0.9, 1.0),
+        r"without: return (\S+),": (-0.1, 0.1),
+    },
+}
+"""What each example prints, and between which numbers it lies. Seen: 500 and 500; 0.79 and -0.56;
+500; 500; 0.99 and 0.00."""
+
+
+def test_every_example_is_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("0*.py")} == set(PROMISES)
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_example(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / name), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+
+    assert done.returncode == 0, done.stderr
+    for pattern, (least, most) in PROMISES[name].items():
+        found = re.search(pattern, done.stdout)
+        assert found is not None, done.stdout
+        assert least <= float(found[1]) <= most, done.stdout
