@@ -1,6 +1,8 @@
-"""From an experiment to a plan: layout and counts settled, specs known, every end of every stream placed.
+"""From an experiment to a plan: layout and counts settled, specs known, every end of every stream
+placed.
 
-The plan is a value. `srl plan` prints it, every launcher runs it, and each worker process gets it as JSON.
+The plan is a value. `srl plan` prints it, every launcher runs it, and each worker process gets it
+as JSON.
 """
 
 from __future__ import annotations
@@ -56,10 +58,8 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     """Replaces every `auto` and 0 by what suits the machine."""
     layout = experiment.layout
     if layout == "auto":
-        if cores == 1:
-            layout = "serial"
-        else:
-            layout = "shared" if device.startswith("cuda") else "inline"
+        several = "shared" if device.startswith("cuda") else "inline"
+        layout = "serial" if cores == 1 else several
     actor = experiment.actor
     # One core is left for the trainer; the other processes take turns on the rest.
     wanted = 1 if layout == "serial" else actor.count or max(1, cores - 1)

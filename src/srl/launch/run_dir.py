@@ -113,7 +113,8 @@ class RunDir:
         return CheckpointStore(self.checkpoints, config or CheckpointConfig())
 
     def check_resumable(self, experiment: Experiment) -> None:
-        """Raises if `experiment` would learn something else than this run does, and lists the differences."""
+        """Raises if `experiment` would learn something else than this run does, and lists the
+        differences."""
         before = _learning_settings(to_plain(self.read_config()))
         after = _learning_settings(to_plain(experiment))
         differences = [

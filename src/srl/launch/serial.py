@@ -28,6 +28,7 @@ from srl.streams.sample import create_sample
 from srl.workers.worker import Current, Host, Worker
 
 ARENA_PART = "arena"
+HOST_PART = "host"
 WATCH_SECONDS = 0.25
 PATIENCE_SECONDS = 1.5
 """How long a run that is to stop waits for an environment call."""
@@ -114,7 +115,7 @@ class SerialRun:
             current=self._current,
         )
         host = Host(self._workers, self._board, NoBell(), self._write, self._current)
-        self._restore()
+        self._restore(host)
         try:
             try:
                 self._loop(host)
@@ -167,6 +168,7 @@ class SerialRun:
             self._exact = exact and all(worker.restorable for worker in self._workers)
             if self._exact:
                 write_part(self._folder, ARENA_PART, self._arena.state())
+                write_part(self._folder, HOST_PART, {"next": host.next})
             self._board.checkpoint = number
             host.checkpoint()
             controller.commit_checkpoint(number, self._folder, exact=self._exact)
@@ -179,11 +181,13 @@ class SerialRun:
         assert self._folder is not None
         write_worker(worker, self._folder, self._exact)
 
-    def _restore(self) -> None:
+    def _restore(self, host: Host) -> None:
         checkpoint = self._checkpoint
         if checkpoint is None:
             return
         exact = checkpoint.manifest.exact and self._restore_arena(checkpoint)
+        if exact:
+            host.next = read_part(checkpoint, HOST_PART)["next"]
         for worker in self._workers:
             if exact or worker.in_every_checkpoint:
                 restore_worker(worker, checkpoint, exact=exact)

@@ -23,7 +23,7 @@ from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterWriter
 from srl.streams.sample import SampleSource
 from srl.workers.wiring import Context, load_weights
-from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+from srl.workers.worker import DONE, GIVEN_UP, MADE, Progress, Wait, Worker
 
 
 class TrainerWorker(Worker):
@@ -83,8 +83,7 @@ class TrainerWorker(Worker):
         if self._filling.full and not self._training.full:
             self._filling, self._training = self._training, self._filling
         if self._training.full:
-            self._learn()
-            return MADE
+            return MADE if self._learn() else GIVEN_UP
         if got:
             return MADE
         return DONE if self._source.closed else self._wait
@@ -101,8 +100,8 @@ class TrainerWorker(Worker):
             got = True
         return got
 
-    def _learn(self) -> None:
-        """One learner step; given up between minibatches when the run stops."""
+    def _learn(self) -> bool:
+        """One learner step; False if it was given up between minibatches, because the run stops."""
         start = time.perf_counter_ns()
         self._before = self._learner_state()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
@@ -110,15 +109,16 @@ class TrainerWorker(Worker):
             for result in self._algorithm.update(self._training.batch(), progress):
                 if result is not None:
                     self._finish(result, (time.perf_counter_ns() - start) / 1e9)
-                    return
+                    return True
                 if self.stopping():
-                    self._undo()
-                    return
+                    break
                 self._fill()
                 self.row.beat()
         except LearnError as error:
             self._undo()
             raise LearnError(f"{error} (policy {self.policy_name!r} in {self.name})") from error
+        self._undo()
+        return False
 
     def _undo(self) -> None:
         """Back to before this learner step. Its batch stays, to be trained on if

@@ -22,13 +22,14 @@ from srl.workers.wiring import Context
 
 
 class Progress(Enum):
-    """A step did something, or will never do anything again."""
+    """A step did something, will never do anything again, or was given up because the run stops."""
 
     MADE = "made"
     DONE = "done"
+    GIVEN_UP = "given up"
 
 
-MADE, DONE = Progress.MADE, Progress.DONE
+MADE, DONE, GIVEN_UP = Progress.MADE, Progress.DONE, Progress.GIVEN_UP
 
 
 class Wait:
@@ -124,6 +125,8 @@ class Host:
         self._checkpoint_seen = min(worker.row.get("checkpoint") for worker in self.workers)
         self._idle: dict[str, tuple[Wait, int]] = {}
         self._done: set[str] = set()
+        self.next = 0
+        """The worker that the next round begins with."""
         self._last_cpu_ns = time.process_time_ns()
         for worker in self.workers:
             worker.stopping = lambda: board.stop  # type: ignore[method-assign]
@@ -150,11 +153,16 @@ class Host:
         self.finish()
 
     def round(self) -> float | None:
-        """Steps every worker once; returns None if any got on, else how long all may sleep."""
+        """Steps every worker once; returns None if any got on, else how long all may sleep.
+
+        A step that is given up ends the round, and the next one begins with it: an exact resume
+        does the same steps in the same order as an unbroken run.
+        """
         progress = False
         timeout = 1.0
-        for worker in self.workers:
-            if worker.name in self._done:
+        first, self.next = self.next, 0
+        for index, worker in enumerate(self.workers):
+            if index < first or worker.name in self._done:
                 continue
             row = worker.row
             self._current.name = worker.name
@@ -167,6 +175,10 @@ class Host:
             if result is MADE:
                 row.add("busy_ns", end - start)
                 progress = True
+            elif result is GIVEN_UP:
+                self.next = index
+                progress = True
+                break
             elif result is DONE:
                 self._done.add(worker.name)
                 row.enter("finished")
