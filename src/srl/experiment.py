@@ -68,13 +68,13 @@ class Experiment:
     """`name` (or import path) of the policy class, and its settings."""
     policies: dict[str, PolicyConfig] = field(default_factory=lambda: {"default": PolicyConfig()})
     """The policies, by name."""
-    actor: ActorConfig = ActorConfig()
-    inference: InferenceConfig = InferenceConfig()
-    trainer: TrainerConfig = TrainerConfig()
-    evaluator: EvaluatorConfig = EvaluatorConfig()
-    sample: SampleConfig = SampleConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    logging: LoggingConfig = LoggingConfig()
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
     layout: Layout = "auto"
     """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `auto`.
     """
@@ -107,9 +107,12 @@ class Experiment:
 
 
 ALGORITHM_FREE = frozenset(
-    "name steps seconds until layout inference evaluator checkpoint logging sample max_restarts "
-    "silence_seconds "
-    "trainer actor.count actor.groups env.step_timeout_seconds env.reset_timeout_seconds".split()
+    {
+        *("name", "steps", "seconds", "until", "layout", "inference", "evaluator"),
+        *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
+        *("trainer", "actor.count", "actor.groups", "env.step_timeout_seconds"),
+        *("env.reset_timeout_seconds",),
+    }
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""
 

@@ -59,7 +59,7 @@ def test_no_reader_ever_sees_a_mixture_of_two_versions(shm: ShmCarrier) -> None:
         policy="big",
         shapes={"first": ((5_000_000,), "float32"), "second": ((7_500_000,), "float32")},
     )
-    plain, last = msgspec.json.encode(spec).decode(), 100
+    plain, last = msgspec.json.encode(spec).decode(), 50
     writer, readers = shm.puppet("writer"), [shm.puppet(f"reader{i}") for i in range(2)]
     for puppet in (writer, *readers):
         puppet("hello")

@@ -57,9 +57,10 @@ def choose_device(wanted: str) -> str:
 def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     """Replaces every `auto` and 0 by what suits the machine."""
     layout = experiment.layout
-    if layout == "auto":
-        several = "shared" if device.startswith("cuda") else "inline"
-        layout = "serial" if cores == 1 else several
+    if layout == "auto" and cores == 1:
+        layout = "serial"
+    elif layout == "auto":
+        layout = "shared" if device.startswith("cuda") else "inline"
     actor = experiment.actor
     # One core is left for the trainer; the other processes take turns on the rest.
     wanted = 1 if layout == "serial" else actor.count or max(1, cores - 1)
