@@ -113,6 +113,9 @@ class RecordingGroup:
             self._records[policy].ticks.append(EnvStep(**values))
         return steps
 
+    def state(self) -> Tree | None:
+        return self._envs.state()
+
     def close(self) -> None:
         self._envs.close()
 

@@ -1,0 +1,237 @@
+"""The loop that workers run in, and what they do when others leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from scripted import Play, Setup
+
+from srl.arena.arena import HeapArena
+from srl.data.records import Snapshot
+from srl.errors import EnvError
+from srl.launch.hosting import close_workers
+from srl.services.board import Board
+from srl.services.messages import Episodes
+from srl.services.metrics_client import MetricsServer, SocketMetrics
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.workers.policy import Served
+from srl.workers.wiring import Context
+from srl.workers.worker import DONE, MADE, Current, Host, Progress, Wait, Worker
+
+
+class Scripted(Worker):
+    """Returns what it was told, one result a step."""
+
+    def __init__(self, name: str, results: list[Progress | Wait], board: Board) -> None:
+        self.name = name
+        self.results = results
+        self.row = board.rows[name]
+        self.closed = False
+
+    @classmethod
+    def build(cls, context: Context) -> Scripted:
+        raise NotImplementedError
+
+    def step(self) -> Progress | Wait:
+        return self.results.pop(0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Recording:
+    """A bell that says how long it was told to wait."""
+
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    def wait(self, timeout_seconds: float) -> bool:
+        self.waited.append(timeout_seconds)
+        return True
+
+
+def host_of(**scripts: list[Progress | Wait]) -> tuple[Host, Board, Recording, list[str]]:
+    board, bell = Board(HeapArena(), tuple(scripts)), Recording()
+    written: list[str] = []
+    workers = [Scripted(name, results, board) for name, results in scripts.items()]
+    host = Host(
+        workers, board, bell, lambda worker, n: written.append(worker.name), Current("here")
+    )
+    return host, board, bell, written
+
+
+def test_a_host_sleeps_only_when_no_worker_gets_on() -> None:
+    host, board, bell, _ = host_of(
+        a=[Wait("samples"), MADE, Wait("samples"), DONE],
+        b=[MADE, Wait("slots"), Wait("slots", 0.25), DONE],
+    )
+    host.run()
+    assert bell.waited == [0.25], "once, for the shortest of their times"
+    assert host.done
+    assert board.rows["a"].activity == "finished"
+
+
+def test_time_is_counted_for_what_was_waited_for() -> None:
+    host, board, _, _ = host_of(a=[Wait("samples"), Wait("strange"), MADE, DONE])
+    host.run()
+    row = board.rows["a"]
+    assert row.get("wait_samples") > 0
+    assert row.get("wait_other") > 0
+    assert row.get("wait_slots") == 0
+    assert row.get("busy_ns") > 0
+    assert row.get("heartbeat_ns") > 0
+
+
+def test_a_stop_ends_the_loop_and_the_asked_for_checkpoint_is_still_written() -> None:
+    host, board, _, written = host_of(a=[MADE] * 100, b=[MADE] * 100)
+    board.checkpoint = 3
+    board.stop = True
+    host.run()
+    assert written == ["a", "b"]
+    assert board.rows["b"].get("checkpoint") == 3
+    assert host.workers[0].stopping()
+
+
+def test_an_idle_host_says_what_its_workers_wait_for() -> None:
+    host, _, _, _ = host_of(a=[Wait("samples")], b=[Wait("slots")])
+    assert host.round() == 1.0
+    assert host.waiting() == {"a": "samples", "b": "slots"}
+
+
+def test_every_worker_is_closed_even_if_one_fails_to() -> None:
+    host, _, _, _ = host_of(a=[], b=[])
+
+    def fail() -> None:
+        raise EnvError("it does not close")
+
+    host.workers[0].close = fail  # type: ignore[method-assign]
+    close_workers(host.workers)
+    assert host.workers[1].closed  # type: ignore[attr-defined]
+
+
+def test_the_board_is_shared_by_all_who_name_the_same_workers() -> None:
+    arena = HeapArena()
+    mine, theirs = Board(arena, ("a", "b")), Board(arena, ("a", "b"))
+    mine.rows["b"].enter("step", 7)
+    mine.rows["b"].add("count_env_steps", 5)
+    mine.stop = True
+    row = theirs.rows["b"]
+    assert (row.activity, row.get("env_index"), row.get("count_env_steps")) == ("step", 7, 5)
+    assert theirs.rows["a"].activity == "starting"
+    assert theirs.stop
+
+
+# -- actors --------------------------------------------------------------------------------------
+
+
+def test_an_actor_finishes_when_nobody_reads_its_fragments() -> None:
+    play = Play(Setup(age=None))
+    play.run(fragments=2)
+    play.sources["main"].close()
+    for _ in range(200):
+        result = play.actor.step()
+        play._serve("main")
+        if result is DONE:
+            break
+    assert result is DONE
+    play.close()
+
+
+def test_an_actor_that_leaves_gives_back_its_slots_and_is_not_asked_for_again() -> None:
+    play = Play(Setup())
+    play.run(fragments=2)
+    play.close()
+    assert play.sources["main"].take() is None
+    assert play.sources["main"].closed
+    assert play.servers["main"].closed
+
+
+def test_an_actor_goes_on_exactly_from_its_state() -> None:
+    """Saved in the middle of fragments and questions, with the streams' memory beside it."""
+    whole = Play(Setup(num_envs=2, num_groups=2, length=5, burn_in=2, stack=2, seed=3))
+    whole.run(fragments=2)
+    for _ in range(3):  # Into the middle of a fragment.
+        whole.actor.step()
+        whole._serve("main")
+    state = whole.actor.state(exact=True)
+    memory = whole.arena.state()  # type: ignore[union-attr]
+    assert whole.actor.restorable
+    groups = state["groups"]
+    lanes = [lane for group in groups for lane in group["lanes"]]
+    assert any(lane["writer"]["open"] is not None for lane in lanes)
+    other = Play(Setup(num_envs=2, num_groups=2, length=5, burn_in=2, stack=2, seed=3))
+    other.arena.restore(memory)  # type: ignore[union-attr]
+    for group, saved in zip(other.actor.groups, groups, strict=True):
+        for lane, kept in zip(group.lanes, saved["lanes"], strict=True):
+            lane.restore(kept)
+            mine = next(x for x in whole.actor.groups if lane.index == x.lanes[0].index).lanes[0]
+            assert lane.phase == mine.phase
+            assert lane.writer is not None
+            assert mine.writer is not None
+            assert lane.writer.is_open == mine.writer.is_open
+            if lane.writer.is_open:
+                assert lane.writer.tick == mine.writer.tick
+                np.testing.assert_array_equal(lane.writer.slot.reward, mine.writer.slot.reward)
+            np.testing.assert_array_equal(lane.policy_state["h"], mine.policy_state["h"])
+    whole.close()
+    other.close()
+
+
+# -- weights -------------------------------------------------------------------------------------
+
+
+def test_a_policy_worker_copies_weights_only_when_they_moved() -> None:
+    arena = HeapArena()
+    policy = torch.nn.Linear(2, 1)
+    shapes = {name: (tuple(t.shape), "float32") for name, t in policy.state_dict().items()}
+    spec = ParameterSpec(policy="p", shapes=shapes)
+    writer, reader = ParameterWriter(spec, arena), CountingReader(spec, arena)
+    served = Served("p", policy, None, reader, torch.Generator(), torch.device("cpu"))  # type: ignore[arg-type]
+    weights = {"weight": np.full((1, 2), 3.0, np.float32), "bias": np.zeros(1, np.float32)}
+    for version in (0, 1):
+        writer.publish(Snapshot(version, weights))
+        for _ in range(5):
+            served.refresh()
+        assert served.version == version
+        assert reader.copies == version + 1
+    assert (policy.weight == 3.0).all()
+
+
+class CountingReader(ParameterReader):
+    copies = 0
+
+    def read(self, into: object) -> int:
+        if into:
+            self.copies += 1
+        return super().read(into)  # type: ignore[arg-type]
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def test_episodes_of_thousands_of_environments_all_arrive(tmp_path: Path) -> None:
+    """However many end at once, no message is larger than a datagram may be."""
+    server, client = MetricsServer(tmp_path), SocketMetrics(tmp_path)
+    count = 40_000
+    returns = [float(i) for i in range(count)]
+    client.episodes("actor/0", "p", returns, list(range(count)), {"score": list(returns)})
+    got: list[Episodes] = []
+    for _ in range(1000):
+        client.flush()
+        got += [message for message in server.receive() if isinstance(message, Episodes)]
+        if sum(len(message.returns) for message in got) >= count:
+            break
+    assert [x for message in got for x in message.returns] == returns
+    assert [x for message in got for x in message.lengths] == list(range(count))
+    assert [x for message in got for x in message.metrics["score"]] == returns
+    client.close()
+    server.close()
+
+
+def test_a_collector_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+    server, client = MetricsServer(tmp_path), SocketMetrics(tmp_path)
+    server.close()
+    client.send(Episodes("a", "p", [1.0], [1], {}))
+    client.close()
