@@ -60,7 +60,7 @@ class Adam:
             # foreach and 0.49 ms with neither.
             adam(
                 moved,
-                [p.grad for p in moved],  # type: ignore[misc]
+                [p.grad for p in moved],
                 [s["exp_avg"] for s in states],
                 [s["exp_avg_sq"] for s in states],
                 [],

@@ -35,21 +35,17 @@ def restore_optimizer(optimizer: Adam, module: nn.Module, state: Tree) -> None:
             optimizer.state[parameter][key] = _tensor(value, parameter, f"{name}.{key}")
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        return float(value) if value.dim() == 0 else value.detach().cpu().numpy().copy()
-    return value
+def _plain(value: torch.Tensor) -> float | np.ndarray:
+    return float(value) if value.dim() == 0 else value.detach().cpu().numpy().copy()
 
 
-def _tensor(value: object, parameter: torch.Tensor, name: str) -> object:
+def _tensor(value: float | np.ndarray, parameter: torch.Tensor, name: str) -> torch.Tensor:
     if isinstance(value, float):
         # Fused Adam keeps its step count beside the weights.
         return torch.tensor(value, dtype=torch.float32, device=parameter.device)
-    if isinstance(value, np.ndarray):
-        if value.shape != tuple(parameter.shape):
-            raise CheckpointError(
-                f"optimizer: expected {name} of shape {list(parameter.shape)}, "
-                f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
-            )
-        return torch.from_numpy(value.copy()).to(parameter.device)
-    return value
+    if value.shape != tuple(parameter.shape):
+        raise CheckpointError(
+            f"optimizer: expected {name} of shape {list(parameter.shape)}, "
+            f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
+        )
+    return torch.from_numpy(value.copy()).to(parameter.device)
