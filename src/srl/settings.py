@@ -50,6 +50,9 @@ def _explain(message: str, values: dict[str, Any], kind: type, where: str) -> st
 
 def to_plain(value: Any) -> Any:
     """Settings as plain values for YAML and JSON."""
+    # msgspec leaves out fields of a converted dataclass that still have their default.
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     return msgspec.to_builtins(value)
 
 
