@@ -18,12 +18,14 @@ import msgspec
 from srl.arena.shm import RunFolder, ShmArena
 from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.controller import ENV_CALLS, Controller, Ending
+from srl.launch.reclaiming import reclaim
 from srl.launch.signals import StopSignals
 from srl.launch.worker import Failure, Orders, checkpoint_path, failure_path
 from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsServer
+from srl.services.names import Names
 from srl.streams import inference, sample
 from srl.workers.wiring import Plan, WorkerPlan
 
@@ -57,6 +59,7 @@ class ProcessRun:
         self._run_dir = run_dir
         self._signals = signals
         self._modules = names
+        self._names = Names(self.folder.path)
         self._children: dict[str, _Child] = {}
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
         try:
@@ -164,7 +167,7 @@ class ProcessRun:
                 raise RunError("nothing is left to do: all workers have finished.")
             return
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"exited with {code}"
-        self._reclaim(child.name)
+        reclaim(self._plan, self.arena, child.name)
         self._restart(child, how)
 
     def _last_words(self, name: str) -> Failure | None:
@@ -202,32 +205,22 @@ class ProcessRun:
                 f"max_restarts.{self._tail(child.name)}"
             )
         self._restarts[child.name] = count + 1
-        self._note("warning", names, f"{how}; starting it again")
+        self._note("warning", names, f"{how}{self._forget(child.name)}; starting it again")
         for member in members:
             self._controller.board.rows[member.name].enter("starting")
         again = _Child(child.name, self._spawn(child.name), child.incarnation + 1)
         self._children[child.name] = again
         self._order(again)
 
-    def _reclaim(self, process: str) -> None:
-        """Takes back what a process held; it is reaped, so its death is certain."""
+    def _forget(self, process: str) -> str:
+        """Removes the names of a dead process, and says where it was."""
+        where = ""
         for member in self._plan.processes[process]:
-            for plan in self._plan.inference.values():
-                if plan.carrier != "shm":
-                    continue
-                if member.name in plan.servers:
-                    index = plan.servers.index(member.name)
-                    inference.reclaim_server(plan.spec, self.arena, index)
-                if member.name in plan.clients:
-                    index = plan.clients.index(member.name)
-                    inference.reclaim_client(plan.spec, self.arena, index)
-            for stream in self._plan.samples.values():
-                if member.name in stream.writers:
-                    index = stream.writers.index(member.name)
-                    sample.reclaim_writer(stream.spec, self.arena, index)
-                if member.name in stream.readers:
-                    index = stream.readers.index(member.name)
-                    sample.reclaim_reader(stream.spec, self.arena, index)
+            entry = self._names.lookup(member.name)
+            if entry is not None:
+                where = f" (pid {entry.pid} on {entry.host})"
+            self._names.remove(member.name)
+        return where
 
     def _kill_silent(self) -> None:
         """Kills processes whose loop stands still, so that their slots can be taken back for

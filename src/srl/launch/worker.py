@@ -27,6 +27,7 @@ from srl.launch.hosting import build_workers, close_workers, restore_worker, wri
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
+from srl.services.names import Entry, Names
 from srl.workers.wiring import Plan
 from srl.workers.worker import Current, Host, Worker
 
@@ -107,8 +108,13 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
     threading.Thread(target=_outlive, args=(board, shared), daemon=True).start()
     _set_threads(max(member.threads for member in members))
     metrics = SocketMetrics(folder)
+    names = Names(folder)
     workers: list[Worker] = []
     try:
+        for member in members:
+            names.register(
+                Entry(worker=member.name, process=orders.process, incarnation=orders.incarnation)
+            )
         workers = build_workers(
             members,
             plan,
@@ -129,6 +135,8 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
         raise
     finally:
         close_workers(workers)
+        for member in members:
+            names.remove(member.name)
         metrics.close()
         bell.close()
         shared.close()

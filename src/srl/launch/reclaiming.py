@@ -1,0 +1,25 @@
+"""Taking back what a dead process held: requests, replies and slots of every stream it was at."""
+
+from __future__ import annotations
+
+from srl.arena.arena import Arena
+from srl.streams.inference import reclaim_client, reclaim_server
+from srl.streams.sample import reclaim_reader, reclaim_writer
+from srl.workers.wiring import Plan
+
+
+def reclaim(plan: Plan, arena: Arena, process: str) -> None:
+    """Frees what a process held. Only for one that was reaped: its death is certain."""
+    for member in plan.processes[process]:
+        for asked in plan.inference.values():
+            if asked.carrier != "shm":
+                continue
+            if member.name in asked.servers:
+                reclaim_server(asked.spec, arena, asked.servers.index(member.name))
+            if member.name in asked.clients:
+                reclaim_client(asked.spec, arena, asked.clients.index(member.name))
+        for stream in plan.samples.values():
+            if member.name in stream.writers:
+                reclaim_writer(stream.spec, arena, stream.writers.index(member.name))
+            if member.name in stream.readers:
+                reclaim_reader(stream.spec, arena, stream.readers.index(member.name))
