@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 STEPS = 8
 
@@ -186,3 +187,57 @@ class SeeIt(_Task):
 
     def pay(self, action: Any) -> float:
         return float(int(action) == self.secret)
+
+
+class Rivals(ParallelEnv):
+    """Two agents with different spaces, each with a task of its own, that take from each other.
+
+    The `counter` sees one of four lights and names it. The `pointer` sees a number and points at
+    it. Each is paid for its answer, and half as much is taken from the other.
+    """
+
+    metadata = {"name": "rivals_v0", "render_modes": []}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.possible_agents = ["counter", "pointer"]
+        self.agents: list[str] = []
+        self.render_mode = render_mode
+        self.random = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Any:
+        if agent == "counter":
+            return spaces.Box(0, 1, (4,), np.float32)
+        return spaces.Dict({"number": spaces.Box(-1, 1, (1,), np.float32)})
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4) if agent == "counter" else spaces.Box(-2, 2, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        self.time = 0
+        return self._draw(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        named = float(int(actions["counter"]) == self.light)
+        pointed = 1.0 - abs(float(actions["pointer"][0]) - self.number)
+        rewards = {
+            "counter": (named - 0.5 * pointed) / STEPS,
+            "pointer": (pointed - 0.5 * named) / STEPS,
+        }
+        self.time += 1
+        over = dict.fromkeys(self.agents, self.time == STEPS)
+        going_on = dict.fromkeys(self.agents, False)
+        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        if self.time == STEPS:
+            self.agents = []
+        return self._draw(), rewards, over, going_on, infos
+
+    def _draw(self) -> dict[str, Any]:
+        self.light = int(self.random.integers(4))
+        self.number = float(self.random.uniform(-1, 1))
+        return {
+            "counter": np.eye(4, dtype=np.float32)[self.light],
+            "pointer": {"number": np.array([self.number], np.float32)},
+        }
