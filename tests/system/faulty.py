@@ -72,7 +72,7 @@ class SlowPolicy(ActorCritic):
     """Waits with every batch that it answers, as for a device elsewhere."""
 
     def act(self, *args: Any) -> Any:
-        time.sleep(0.01)
+        time.sleep(0.03)
         return super().act(*args)
 
 
@@ -82,3 +82,25 @@ class NanLoss(PPO):
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         loss, *rest = super().loss(*args, **kwargs)
         return (loss * (torch.nan if self.num_updates >= 4 else 1.0), *rest)
+
+
+class SlowLearner(PPO):
+    """Takes its time for every minibatch, without computing."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.3)
+        return super().loss(*args, **kwargs)
+
+
+class BurstyEnv(ScriptedEnv):
+    """Every second run of `length` steps is slow, and the others take no time."""
+
+    def __init__(self, *, length: int, seconds: float = 0.54) -> None:
+        super().__init__(min_length=100_000, max_length=100_000)
+        self.length, self.pause, self.num_steps = length, seconds / length, 0
+
+    def step(self, action: Any) -> Any:
+        if self.num_steps // self.length % 2:
+            time.sleep(self.pause)
+        self.num_steps += 1
+        return super().step(action)

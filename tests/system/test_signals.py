@@ -35,6 +35,8 @@ def test_a_signal_ends_a_run_well_and_it_goes_on_later(
     assert before["status"] == "stopped"
     assert before["reason"] == number.name
     assert checkpoints(training.run_dir)
+    if number is signal.SIGTERM:
+        return  # Both signals leave the same behind; once is enough to go on from it.
 
     steps = before["env_steps"] + 1000
     arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]

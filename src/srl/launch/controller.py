@@ -19,7 +19,7 @@ from srl.envs.protocol import EnvConfig
 from srl.errors import EnvError, SrlError
 from srl.experiment import Experiment
 from srl.services.board import COUNTERS, WAITS, Board
-from srl.services.bottleneck import Diagnosis, Machine, WorkerTimes, diagnose
+from srl.services.bottleneck import Diagnosis, Machine, WorkerTimes, diagnose, since
 from srl.services.checkpoints import (
     Checkpoint,
     CheckpointStore,
@@ -91,6 +91,8 @@ class Controller:
         self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
         self._next_check = 0.0
         self._diagnosis: Diagnosis | None = None
+        self._steady: tuple[float, list[WorkerTimes], tuple[int, int] | None] | None = None
+        """When the first batch had been learned from, and the times up to then."""
         self.checkpoint_number = 0
         self.last_checkpoint: Checkpoint | None = None
 
@@ -121,6 +123,10 @@ class Controller:
             return
         self._next_poll_ns = now_ns + _POLL_NS
         now = now_ns / 1e9
+        if self._steady is None and any(
+            self.board.rows[worker.name].get("count_updates") for worker in self._trainers
+        ):
+            self._steady = (now, self.times(), _cores_clock())
         self._check_goals()
         self._check_timeouts(now)
         self._show_notes()
@@ -207,9 +213,10 @@ class Controller:
         return found
 
     def diagnose(self) -> Diagnosis:
-        """Why the run is not faster."""
-        seconds = time.monotonic() - self._started
-        return diagnose(self.times(), Machine(self._cores, seconds), self._settings())
+        """Why the run is not faster, start-up left out: everyone waits for everyone then."""
+        begun, before, clock = self._steady or (self._started, [], None)
+        machine = Machine(self._cores, time.monotonic() - begun, _cores_used(clock))
+        return diagnose(since(self.times(), before), machine, self._settings())
 
     def _settings(self) -> dict[str, object]:
         experiment = self.experiment
@@ -310,3 +317,21 @@ class Controller:
     def close(self) -> None:
         """Gives the terminal back."""
         self._display.close()
+
+
+def _cores_clock() -> tuple[int, int] | None:
+    """(idle, all) ticks of all cores since the system started; None where it does not say."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(number) for number in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def _cores_used(before: tuple[int, int] | None) -> float:
+    """Share of all cores' time that was in use since `before`."""
+    now = _cores_clock()
+    if before is None or now is None or now[1] <= before[1]:
+        return 0.0
+    return 1.0 - (now[0] - before[0]) / (now[1] - before[1])

@@ -46,6 +46,8 @@ class Machine(msgspec.Struct, frozen=True):
     cores: int
     seconds: float
     """Wall time over which the workers' times were taken."""
+    used: float = 0.0
+    """Share of all cores' time that was in use, by other programs too; 0 where it is not known."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +141,8 @@ class _Finder:
         self.shares = shares(times, machine.seconds)
         available = machine.cores * machine.seconds
         self.cores = sum(w.cpu_seconds for w in times) / available if available > 0 else 0.0
-        self.cores_full = self.cores > FULL
+        self.used = max(self.cores, machine.used)
+        self.cores_full = self.used > FULL
 
     def find(self) -> Diagnosis:
         """Asks one question after another."""
@@ -283,7 +286,10 @@ class _Finder:
 
     def _change(self, text: str, part: str, how: str, key: str, value: int) -> Diagnosis:
         if self.cores_full:
-            used = f"the cores are full ({_percent(self.cores)} of {self.machine.cores} in use)"
+            used = f"the cores are full ({_percent(self.used)} of {self.machine.cores} in use"
+            if self.used - self.cores > 0.1:
+                used += f", {_percent(self.used - self.cores)} by other programs"
+            used += ")"
             return self._answer(f"{text}, and {used}: only more cores help", part, full=True)
         setting = f"{key}={value}"
         return self._answer(f"{text}; {how} (--set {setting})", part, setting)

@@ -1,0 +1,96 @@
+"""The bottleneck report is true: what is planted is named, and the printed setting helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import FAULTY, read_summary
+
+from srl.experiment import Experiment
+from srl.launch.launch import launch
+from srl.overrides import override, parse_pairs
+from srl.recipes.target import find_experiment
+from srl.services.metrics import read_metrics
+
+COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
+FASTER = 1.3
+
+
+def experiment(target: str, env_args: dict[str, Any] | None = None, **settings: Any) -> Experiment:
+    return override(find_experiment(target, env_args), {**COMMON, **settings})
+
+
+def rate(run_dir: Path) -> float:
+    """Steps per second, start-up left out."""
+    lines = [line for line in read_metrics(run_dir) if line["env_steps"] > 0]
+    first, last = lines[0], lines[-1]
+    return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
+
+
+def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setting: str) -> None:
+    """One run for the report, another with what it said; a noisy machine gets a second chance."""
+    speeds = []
+    for attempt in range(2):
+        before, after = folder / f"before{attempt}", folder / f"after{attempt}"
+        launch(wanted, before, quiet=True)
+        report = read_summary(before)
+        assert names in report["bottleneck"]
+        if "the cores are full" in report["bottleneck"]:
+            assert report["bottleneck_setting"] is None
+            return
+        assert report["bottleneck_setting"] == setting
+        assert f"--set {setting}" in report["bottleneck"]
+        launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
+        speeds.append(rate(after) / rate(before))
+        if speeds[-1] >= FASTER:
+            return
+    pytest.fail(f"--set {setting} made it only {speeds} times as fast")
+
+
+def test_slow_environments(tmp_path: Path, shm: Path) -> None:
+    wanted = experiment(
+        "srl.testing.envs:SlowEnv", {"seconds": 0.005, "min_length": 20, "max_length": 20},
+        **{"layout": "inline", "actor.envs": 4, "actor.count": 1, "algorithm.rollout_length": 16,
+           "algorithm.epochs": 1, "algorithm.minibatches": 1, "steps": 600},
+    )  # fmt: skip
+    assert_report_is_true(
+        wanted, tmp_path, names="trainer waits for samples", setting="actor.count=2"
+    )
+
+
+def test_slow_forward(tmp_path: Path, shm: Path) -> None:
+    wanted = experiment(
+        "CartPole-v1",
+        **{"layout": "shared", "actor.envs": 8, "actor.count": 1, "actor.groups": 2,
+           "network.name": f"{FAULTY}:SlowPolicy", "algorithm.rollout_length": 32,
+           "algorithm.epochs": 1, "algorithm.minibatches": 1, "steps": 600},
+    )  # fmt: skip
+    assert_report_is_true(
+        wanted, tmp_path, names="inference is the limit", setting="inference.count=2"
+    )
+
+
+def test_slow_learner(tmp_path: Path, shm: Path) -> None:
+    wanted = experiment(
+        "CartPole-v1",
+        **{"layout": "inline", "actor.envs": 8, "actor.count": 1, "trainer.threads": 1,
+           "network.hidden_sizes": [1024, 1024], "algorithm.rollout_length": 64,
+           "algorithm.epochs": 8, "algorithm.minibatches": 1, "steps": 4000},
+    )  # fmt: skip
+    assert_report_is_true(
+        wanted, tmp_path, names="the trainer is the limit", setting="trainer.threads=2"
+    )
+
+
+def test_too_few_slots(tmp_path: Path, shm: Path) -> None:
+    """Fragments come in bursts that one slot cannot hold, while the learner cannot take them."""
+    wanted = experiment(
+        f"{FAULTY}:BurstyEnv", {"length": 4},
+        **{"layout": "inline", "actor.envs": 1, "actor.count": 1, "sample.slots": 1,
+           "algorithm.name": f"{FAULTY}:SlowLearner", "algorithm.rollout_length": 4,
+           "algorithm.epochs": 1, "algorithm.minibatches": 1, "algorithm.max_policy_age": 8,
+           "steps": 48},
+    )  # fmt: skip
+    assert_report_is_true(wanted, tmp_path, names="too few slots", setting="sample.slots=2")
