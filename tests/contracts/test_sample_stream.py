@@ -382,6 +382,38 @@ def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> N
     assert tags == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
+@pytest.mark.parametrize("reclaim_first", [True, False])
+@pytest.mark.parametrize("given_back", [True, False])
+def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
+    carrier: Carrier, reclaim_first: bool, given_back: bool
+) -> None:
+    """It had marked its slot, and not yet noted that the ticket is used."""
+    spec = sample_spec(writers=("w0", "w1"), slots=3, max_policy_age=99)
+    (dies, lives), (source,) = open_all(spec, carrier)
+    controller = carrier.open("controller")
+    if given_back:
+        assert dies.claim(0) is not None
+        reclaim_writer(spec, controller, 0)
+    before = dies._memory.next_ticket.copy(), dies._memory.num_returned.copy()
+    assert dies.claim(0) is not None
+    dies._memory.next_ticket[:], dies._memory.num_returned[:] = before
+    if reclaim_first:
+        assert reclaim_writer(spec, controller, 0) == 1
+    slot = lives.claim(0)
+    assert slot is not None
+    write(slot, 1.0)
+    reclaim_writer(spec, controller, 0)
+    got = []
+    for tag in (2.0, 3.0, 4.0):
+        slot = lives.claim(0)
+        assert slot is not None
+        write(slot, tag)
+        while (item := source.take()) is not None:
+            got.append(item.item_id)
+            item.release()
+    assert got == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("delivery", ["any", "all", "key"])
 def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery: str) -> None:
     spec = sample_spec(slots=4, readers=("r0", "r1"), writers=("w0", "w1"), delivery=delivery)

@@ -103,10 +103,7 @@ class SampleSink:
         still too old."""
         memory = self._memory
         with self._arena.lock(self._lock_name):
-            num_returned = int(memory.num_returned[0])
-            ticket = int(
-                memory.returned[num_returned - 1] if num_returned else memory.next_ticket[0]
-            )
+            ticket, num_returned = self._next_ticket()
             oldest = self._oldest_version(ticket)
             if newest_version < oldest:
                 self.waits_for = "policy_age"
@@ -117,18 +114,28 @@ class SampleSink:
                 memory.waiting_writers[self._writer] = 1
                 return None
             index = int(free[0])
-            if num_returned:
-                memory.num_returned[0] = num_returned - 1
-            else:
-                memory.next_ticket[0] = ticket + 1
             memory.ticket[index] = ticket
             memory.writer[index] = self._writer
+            # From here on the slot itself says that the ticket is in use, if this process dies.
             memory.status[index] = WRITING
+            memory.num_returned[0] = num_returned
+            memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
         slot = Slot(self, index, oldest)
         # Until it is written it says so: actions of no policy, whatever the slot held before.
         slot.trajectory.acted.fill(True)
         slot.trajectory.policy_version.fill(-1)
         return slot
+
+    def _next_ticket(self) -> tuple[int, int]:
+        """The ticket to use, and how many given back ones remain then.
+
+        A writer that died in a claim may have left its ticket where it took it from."""
+        memory = self._memory
+        in_use = memory.ticket[memory.status != FREE]
+        for count in range(int(memory.num_returned[0]), 0, -1):
+            if memory.returned[count - 1] not in in_use:
+                return int(memory.returned[count - 1]), count - 1
+        return max(int(memory.next_ticket[0]), int(in_use.max(initial=-1)) + 1), 0
 
     def reopen(self, index: int) -> Slot:
         """The slot that this writer was writing when the stream's memory was saved."""
@@ -326,10 +333,11 @@ def _give_back(memory: SampleMemory, writer: int) -> int:
     """Frees the slots that a writer has not committed, and returns how many; under the lock."""
     held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
     count = int(memory.num_returned[0])
-    tickets = np.sort(np.concatenate([memory.returned[:count], memory.ticket[held]]))
+    tickets = np.unique(np.concatenate([memory.returned[:count], memory.ticket[held]]))
     # In the order in which they are handed out again: the oldest ticket last.
     memory.returned[: tickets.size] = tickets[::-1]
     memory.num_returned[0] = tickets.size
+    memory.next_ticket[0] = max(int(memory.next_ticket[0]), int(tickets.max(initial=-1)) + 1)
     memory.status[held] = FREE
     memory.waiting_writers[:] = 0
     return len(held)
