@@ -17,7 +17,7 @@ from srl.arena.arena import Arena, HeapArena
 from srl.data.records import EnvStep, InferenceReply, Snapshot, Trajectory
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.data.trajectory import TrajectorySpec, from_tree, to_tree
-from srl.data.tree import leaves, tree_map
+from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.protocol import EnvConfig, EnvGroup
 from srl.envs.registry import make_group
 from srl.services.board import Board
