@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from srl.policies.protocol import Policy
 
 SERIAL_PROCESS = "serial"
+GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Files that a machine with a GPU has: NVIDIA's driver, WSL's, AMD's."""
 
 
 def available_cores() -> int:
@@ -49,6 +52,9 @@ def choose_device(wanted: str) -> str:
     """The device that `auto` stands for."""
     if wanted != "auto":
         return wanted
+    if not any(Path(driver).exists() for driver in GPU_DRIVERS):
+        # Asking torch would hold up the start of the worker processes by its import.
+        return "cpu"
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
