@@ -83,7 +83,7 @@ def pendulum() -> Experiment:
             "name": "ppo",
             "rollout_length": 64,
             "epochs": 10,
-            "minibatches": 8,
+            "minibatches": 4,
             "learning_rate": 1e-3,
             "learning_rate_schedule": "linear",
             "gamma": 0.9,
