@@ -63,7 +63,8 @@ def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Star
     books = assert_books_add_up(training.run_dir)
     assert books["dropped.writer died"] >= 1
     log = (training.run_dir / "logs" / "controller.log").read_text()
-    assert "was killed (SIGKILL); starting it again" in log
+    assert "was killed (SIGKILL)" in log
+    assert "starting it again" in log
     assert "silent for" in log
 
 
@@ -80,7 +81,8 @@ def test_a_worker_that_is_killed_too_often_ends_the_run(start: Start) -> None:
     os.kill(training.workers()["actor-0"].pid, signal.SIGKILL)
 
     assert training.wait() == 1
-    assert "actor/0 was killed (SIGKILL), after 1 restarts" in training.printed
+    assert "actor/0 was killed (SIGKILL)" in training.printed
+    assert "after 1 restarts" in training.printed
     assert "raise max_restarts" in training.printed
     summary = read_summary(training.run_dir)
     assert summary["status"] == "failed"
@@ -96,7 +98,8 @@ def test_a_killed_trainer_ends_the_run_and_it_can_be_resumed(start: Start, shm: 
     os.kill(training.workers()["trainer-0"].pid, signal.SIGKILL)
 
     assert training.wait() == 1
-    assert "trainer/0 was killed (SIGKILL) and cannot be replaced" in training.printed
+    assert "trainer/0 was killed (SIGKILL)" in training.printed
+    assert "cannot be replaced" in training.printed
     assert "srl resume" in training.printed
     assert training.survivors() == []
     assert list(shm.iterdir()) == []
