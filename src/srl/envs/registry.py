@@ -8,6 +8,7 @@ module:Attr, file.py:Attr                    your class or function; what it mak
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import gymnasium
@@ -37,6 +38,9 @@ def make_group(
     """`num_envs` environments as one group; raises if the lanes do not fit its agents."""
     if num_envs < 1:
         raise ConfigError(f"num_envs: expected at least 1, got {num_envs}.")
+    if render:
+        # Pictures are drawn in memory: pygame needs no screen, and should not look for one.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     group = _build(config, num_envs=num_envs, lanes=lanes, on_call=on_call, render=render)
     try:
         check_lanes(group.spec, lanes)
