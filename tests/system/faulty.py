@@ -95,7 +95,7 @@ class SlowLearner(PPO):
 class BurstyEnv(ScriptedEnv):
     """Every second run of `length` steps is slow, and the others take no time."""
 
-    def __init__(self, *, length: int, seconds: float = 0.54) -> None:
+    def __init__(self, *, length: int, seconds: float = 0.6) -> None:
         super().__init__(min_length=100_000, max_length=100_000)
         self.length, self.pause, self.num_steps = length, seconds / length, 0
 

@@ -85,7 +85,7 @@ def test_a_killed_relabeller_goes_on_with_what_it_knew(start: Start) -> None:
     assert read_summary(training.run_dir)["status"] == "stopped"
     assert_books_add_up(training.run_dir)
     log = (training.run_dir / "logs" / "controller.log").read_text()
-    assert log.count("was killed (SIGKILL); starting it again") == 2
+    assert log.count("starting it again") == 2
 
 
 def test_a_relabeller_that_is_killed_too_often_ends_the_run(start: Start) -> None:

@@ -158,6 +158,9 @@ class ProcessRun:
             self._controller.collector.add(message)
 
     def _handle_exit(self, child: _Child, code: int) -> None:
+        if child.process.stdin is not None:
+            with suppress(OSError):
+                child.process.stdin.close()
         failure = self._last_words(child.name)
         if failure is not None:
             raise self._failed(child.name, failure)
