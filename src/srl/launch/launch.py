@@ -16,6 +16,7 @@ from srl.data.records import Snapshot
 from srl.envs.registry import probe
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph, check_graph
+from srl.launch.allocator import keep_large_buffers
 from srl.launch.controller import Controller, Ending
 from srl.launch.plan import (
     algorithm_settings,
@@ -91,6 +92,7 @@ class _Launch:
 
             plan, policies = self._plan()
             torch.set_num_threads(self.experiment.trainer.threads)
+            keep_large_buffers()
             arena = HeapArena()
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)

@@ -23,6 +23,7 @@ import msgspec
 from srl.arena.arena import HeapArena
 from srl.arena.shm import Bell, ShmArena
 from srl.errors import SrlError
+from srl.launch.allocator import keep_large_buffers
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
@@ -106,7 +107,7 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
     board = Board(shared, tuple(worker.name for worker in plan.workers))
     bell = Bell(folder, orders.process)
     threading.Thread(target=_outlive, args=(board, shared), daemon=True).start()
-    _set_threads(max(member.threads for member in members))
+    _prepare_torch(max(member.threads for member in members))
     metrics = SocketMetrics(folder)
     names = Names(folder)
     workers: list[Worker] = []
@@ -175,11 +176,13 @@ def _writer(folder: Path) -> Callable[[Worker, int], None]:
     return write
 
 
-def _set_threads(threads: int) -> None:
+def _prepare_torch(threads: int) -> None:
+    """Threads and memory for networks; a process without torch stays as small as it is."""
     if "torch" in sys.modules:
         import torch
 
         torch.set_num_threads(threads)
+        keep_large_buffers()
 
 
 def _outlive(board: Board, shared: ShmArena) -> None:

@@ -48,4 +48,5 @@ def _tensor(value: float | np.ndarray, parameter: torch.Tensor, name: str) -> to
             f"optimizer: expected {name} of shape {list(parameter.shape)}, "
             f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
         )
-    return torch.from_numpy(value.copy()).to(parameter.device)
+    # In the parameter's own memory layout, as Adam's kernel expects.
+    return torch.empty_like(parameter).copy_(torch.from_numpy(value))

@@ -49,7 +49,9 @@ class CNN(nn.Module):
         channels, height, width, self._channels_last = layout
         self._stacked_images = spec.stack > 1 and len(spec.shape) == 3
         self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
-        self.convolutions = nn.ModuleList(_convolutions(channels, min(height, width)))
+        self._layers = _convolutions(channels, min(height, width))
+        self.convolutions = nn.ModuleList(self._layers)
+        self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.no_grad():
             flat = self._convolve(torch.zeros(1, channels, height, width)).shape[1]
         self.linear = orthogonal(nn.Linear(flat, num_outputs))
@@ -61,26 +63,34 @@ class CNN(nn.Module):
             image = image.movedim(-1, -3)
         if self._stacked_images:
             image = image.flatten(1, 2)
-        image = image.float()
-        if self._scale != 1.0:
-            image = image * self._scale
-        return torch.relu(self.linear(self._convolve(image)))
+        # Channels last is what CPU kernels like best; one pass for layout and type.
+        image = image.to(torch.float32, memory_format=torch.channels_last)
+        return torch.relu_(self.linear(self._convolve(image)))
 
     def _convolve(self, image: torch.Tensor) -> torch.Tensor:
-        for layer in self.convolutions:
-            image = F.relu(layer(image), inplace=True)
+        # The scale of the pixels goes into the first weights, which are far fewer.
+        scale = self._scale
+        for layer in self._layers:
+            weight = layer.weight if scale == 1.0 else layer.weight * scale
+            scale = 1.0
+            out = F.conv2d(image, weight, layer.bias, layer.stride, layer.padding)
+            image = torch.relu_(out)
         return image.flatten(1)
 
 
-def _convolutions(channels: int, side: int) -> list[nn.Module]:
+def _convolutions(channels: int, side: int) -> list[nn.Conv2d]:
     if side >= NATURE_SMALLEST:
-        return [
-            orthogonal(nn.Conv2d(channels, 32, 8, stride=4)),
-            orthogonal(nn.Conv2d(32, 64, 4, stride=2)),
-            orthogonal(nn.Conv2d(64, 64, 3)),
+        layers = [
+            nn.Conv2d(channels, 32, 8, stride=4),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.Conv2d(64, 64, 3),
         ]
-    stride = 2 if side >= 16 else 1
-    return [
-        orthogonal(nn.Conv2d(channels, 32, 3, stride=stride, padding=1)),
-        orthogonal(nn.Conv2d(32, 64, 3, stride=stride, padding=1)),
-    ]
+    else:
+        stride = 2 if side >= 16 else 1
+        layers = [
+            nn.Conv2d(channels, 32, 3, stride=stride, padding=1),
+            nn.Conv2d(32, 64, 3, stride=stride, padding=1),
+        ]
+    for layer in layers:
+        orthogonal(layer)
+    return layers
