@@ -129,7 +129,18 @@ def test_stacked_rgb_keeps_pixels_in_place() -> None:
     cnn._convolve = lambda image: seen.append(image) or torch.zeros(1, cnn.linear.in_features)  # type: ignore
     obs = fake_obs(spec, 1)
     cnn(obs)
-    torch.testing.assert_close(seen[0][0, 4] * 255, obs[0, 1, :, :, 1].float())
+    torch.testing.assert_close(seen[0][0, 4], obs[0, 1, :, :, 1].float())
+
+
+def test_bytes_are_seen_as_numbers_up_to_one() -> None:
+    torch.manual_seed(0)
+    bytes_cnn = CNN(ArraySpec(shape=(40, 40), dtype="uint8", stack=2), 16)
+    float_cnn = CNN(ArraySpec(shape=(40, 40), stack=2), 16)
+    float_cnn.load_state_dict(bytes_cnn.state_dict())
+    image = torch.randint(0, 256, (3, 2, 40, 40), dtype=torch.uint8)
+    torch.testing.assert_close(
+        bytes_cnn(image), float_cnn(image.float() / 255), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
