@@ -22,7 +22,7 @@ from srl.data.spec import (
 from srl.data.tree import tree_map
 from srl.errors import ConfigError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.policies.nets.cnn import image_layout
+from srl.policies.nets.cnn import CNN, image_layout
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.random import RandomPolicy
 from srl.policies.registry import find_policy
