@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from results import write_result
 
-import srl
 from srl.data.tree import Tree
 from srl.envs.check import random_actions
 from srl.envs.protocol import EnvConfig
@@ -30,6 +29,8 @@ from srl.envs.registry import make_group, probe
 from srl.experiment import Experiment, Graph, WorkerGroup, assign_agents
 from srl.launch.launch import launch
 from srl.launch.plan import available_cores, settle
+from srl.overrides import parse_pairs
+from srl.run import assemble
 from srl.services.messages import Update
 from srl.services.metrics import read_metrics
 from srl.settings import convert, to_plain
@@ -171,7 +172,7 @@ def env_only(experiment: Experiment, seconds: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("recipe")
+    parser.add_argument("recipe", nargs="?", default="cartpole")
     parser.add_argument("--layout", default="inline,shared,serial", help="one or more, by comma")
     parser.add_argument("--seconds", type=float, default=15.0, help="the steady window")
     parser.add_argument("--rounds", type=int, default=3)
@@ -188,9 +189,7 @@ def main() -> None:
     found: dict[str, list[tuple[float, float, float, float]]] = {}
     for _ in range(args.rounds):
         for layout in args.layout.split(","):
-            experiment = srl.experiment(
-                args.recipe, layout=layout, set=dict(pair.split("=", 1) for pair in args.set)
-            )
+            experiment = assemble(args.recipe, layout=layout, set=parse_pairs(args.set, "--set"))
             alone = env_only(experiment, args.seconds / 3)
             hook = f"{Path(__file__).resolve()}:without_training"
             inferred, _ = measure(experiment, args.seconds, hook)

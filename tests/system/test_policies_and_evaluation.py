@@ -1,0 +1,109 @@
+"""Evaluation beside training, policies that are frozen or random, and weights of other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from srl.envs.protocol import EnvConfig
+from srl.experiment import Experiment, PolicyConfig
+from srl.launch.run_dir import find_checkpoint
+from srl.run import Run, train
+from srl.services.checkpoints import read_weights
+from srl.services.metrics import read_metrics
+
+SMALL: dict[str, Any] = {
+    "actor.envs": 4,
+    "algorithm.rollout_length": 16,
+    "logging.interval_seconds": 0.05,
+}
+TAG = "pettingzoo:mpe2.simple_tag_v3"
+
+
+@pytest.mark.parametrize("layout", ["serial", "inline"])
+def test_an_evaluator_plays_fixed_weights_beside_training(
+    layout: Any, tmp_path: Path, shm: Path
+) -> None:
+    run = train(
+        "CartPole-v1",
+        layout=layout,
+        steps=6_000,
+        set={
+            **SMALL,
+            "evaluator.count": 1,
+            "evaluator.episodes": 4,
+            "evaluator.every_seconds": 0.2,
+        },
+        run_dir=tmp_path / "run",
+        quiet=True,
+    )
+    evaluated = {
+        line["eval_return_mean"] for line in read_metrics(run.path) if "eval_return_mean" in line
+    }
+    assert len(evaluated) > 1, "expected several evaluations, of different weights"
+    assert all(1 <= value <= 500 for value in evaluated)
+    assert run.summary.eval_return_mean in evaluated
+    assert "evaluator" in run.summary.workers
+    # The best checkpoint is the one that evaluation liked best.
+    assert find_checkpoint(str(run.path)).manifest.score == run.summary.eval_return_mean
+
+
+def tag(run_dir: Path, **runner: Any) -> Run:
+    experiment = Experiment(
+        env=EnvConfig(id=TAG),
+        policies={
+            "adversary": PolicyConfig(agents=("adversary_*",)),
+            "runner": PolicyConfig(agents=("agent_*",), **runner),
+        },
+    )
+    return train(experiment, layout="serial", steps=400, set=SMALL, run_dir=run_dir, quiet=True)
+
+
+def weights(run: Run, policy: str) -> dict[str, np.ndarray]:
+    return read_weights(find_checkpoint(str(run.path)), policy)
+
+
+def test_a_frozen_policy_keeps_the_weights_of_its_source(tmp_path: Path) -> None:
+    first = tag(tmp_path / "first")
+    second = tag(tmp_path / "second", mode="frozen", source=str(first.path))
+    before, after = weights(first, "runner"), weights(second, "runner")
+    assert before
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    moved = weights(second, "adversary")
+    assert any(not np.array_equal(weights(first, "adversary")[name], moved[name]) for name in moved)
+    assert set(second.evaluate(episodes=2).returns) == {"adversary", "runner"}
+
+
+def test_a_random_policy_has_no_trainer(tmp_path: Path) -> None:
+    run = tag(tmp_path / "run", mode="random")
+    assert run.summary.env_steps >= 400
+    assert [kind for kind in run.summary.workers if kind.startswith("trainer")] == ["trainer"]
+    assert set(run.policies) == {"adversary", "runner"}
+
+
+def test_a_run_can_start_with_the_weights_of_another(tmp_path: Path) -> None:
+    first = train(
+        "CartPole-v1",
+        layout="serial",
+        steps=500,
+        set=SMALL,
+        run_dir=tmp_path / "first",
+        quiet=True,
+    )
+    # A learner that hardly moves shows where it started.
+    second = train(
+        "CartPole-v1",
+        layout="serial",
+        steps=60,
+        seed=7,
+        init_from=first.path,
+        set={**SMALL, "algorithm.learning_rate": 1e-9},
+        run_dir=tmp_path / "second",
+        quiet=True,
+    )
+    before, after = weights(first, "default"), weights(second, "default")
+    name = "encoder.mlp.layers.0.weight"
+    np.testing.assert_allclose(after[name], before[name], atol=1e-6)
