@@ -22,12 +22,12 @@ WAITS = (
 )  # fmt: skip
 COUNTERS = (
     "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
-    "policy_version", "reinferred",
+    "minibatches", "policy_version",
 )  # fmt: skip
 
 _FIELDS = (
     "heartbeat_ns", "activity", "since_ns", "env_index", "busy_ns", "cpu_ns", "checkpoint",
-    "incarnation", "saved_policy_version", "saved_env_steps",
+    "saved_policy_version", "saved_env_steps",
     *(f"wait_{name}" for name in WAITS),
     *(f"count_{name}" for name in COUNTERS),
 )  # fmt: skip

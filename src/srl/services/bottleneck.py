@@ -120,6 +120,8 @@ FULL = 0.9
 WAITS = 0.25
 """Share of waiting worth removing: without it a run is a third faster."""
 BUSY = 0.5
+SMALL_STEP_SECONDS = 0.01
+"""A minibatch below this is not worth splitting: threads then cost more than they give."""
 
 
 def diagnose(times: list[WorkerTimes], machine: Machine, settings: Mapping[str, Any]) -> Diagnosis:
@@ -183,6 +185,13 @@ class _Finder:
         busy, cpu = sum(w.busy_seconds for w in workers), sum(w.cpu_seconds for w in workers)
         if not self.cores_full and 0 < cpu < 0.3 * busy:
             text += "; it waits for its device, not for a core: fewer epochs or a smaller network"
+            return self._answer(text, "trainer")
+        minibatches = sum(w.counters.get("minibatches", 0) for w in workers)
+        if not self.cores_full and minibatches and busy / minibatches < SMALL_STEP_SECONDS:
+            text += (
+                f"; its steps of {1000 * busy / minibatches:.1f} ms are too small to share between "
+                "threads: fewer epochs or larger minibatches, if learning allows"
+            )
             return self._answer(text, "trainer")
         more = min(max(self.machine.cores, 1), threads * 2)
         if not self.cores_full and (threads < 1 or more <= threads):

@@ -110,6 +110,7 @@ class TrainerWorker(Worker):
                 if result is not None:
                     self._finish(result, (time.perf_counter_ns() - start) / 1e9)
                     return True
+                self.row.add("count_minibatches", 1)
                 if self.stopping():
                     break
                 self._fill()

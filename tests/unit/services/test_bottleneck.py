@@ -177,6 +177,12 @@ def test_threads_that_cannot_help_are_not_promised():
     found = diagnose(times, MACHINE, threads)
     assert (found.part, found.setting) == ("trainer", None)
     assert "a thread for every core" in found.text
+    small = [*times[:-1], worker("trainer", 98, samples=2, counters={"minibatches": 50_000})]
+    found = diagnose(small, MACHINE, SETTINGS)
+    assert (found.part, found.setting) == ("trainer", None)
+    assert "steps of 2.0 ms are too small" in found.text
+    large = [*times[:-1], worker("trainer", 98, samples=2, counters={"minibatches": 500})]
+    assert diagnose(large, MACHINE, SETTINGS).setting == "trainer.threads=2"
     on_device = [*times[:-1], worker("trainer", 98, cpu=5, samples=2)]
     found = diagnose(on_device, MACHINE, SETTINGS)
     assert (found.part, found.setting) == ("trainer", None)
