@@ -163,7 +163,7 @@ class ActingPolicy:
 
         In a batch, `is_first` may say which rows start an episode.
         """
-        tree = tree_map(np.asarray, _as_tree(obs, self.agent.obs))
+        tree = _as_tree(obs, self.agent.obs)
         batched = self._is_batched(tree)
         batch = tree_map(lambda leaf: leaf if batched else leaf[None], tree)
         rows = len(leaves(batch)[0])
@@ -209,9 +209,9 @@ class ActingPolicy:
 
 
 def _as_tree(obs: Any, spec: Tree) -> Tree:
-    """A Tuple observation by our keys "0", "1", ...; a Dict in the spec's order."""
+    """Arrays (lists become such), a Tuple by our keys "0", "1", ..., a Dict in the spec's order."""
     if not isinstance(spec, dict):
-        return obs
+        return np.asarray(obs)
     if isinstance(obs, tuple | list):
         obs = {str(index): part for index, part in enumerate(obs)}
     if not isinstance(obs, dict) or set(obs) != set(spec):

@@ -11,7 +11,7 @@ from source import PACKAGE, ROOT, definitions, modules, tracked, tree_of, where
 MAX_FILE_LINES = 420
 MAX_FUNCTION_LINES = 60
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|common|legacy|misc|helpers?)(_|$)|_v2$|_old$|_new$")
-MACHINE_PATHS = re.compile(r"/(home|Users|root)/[A-Za-z]|/work/(main|shared)|[A-Z]:\\\\Users")
+MACHINE_PATHS = re.compile(r"/(home|Users|root)/[A-Za-z]|/wor[k]/|[A-Z]:\\\\Users")
 TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".sh", ".svg", ".json", ""}
 
 

@@ -84,7 +84,7 @@ def test_a_random_policy_has_no_trainer(tmp_path: Path) -> None:
     assert set(run.policies) == {"adversary", "runner"}
 
 
-def test_a_run_can_start_with_the_weights_of_another(tmp_path: Path) -> None:
+def test_a_run_acts_and_another_starts_with_its_weights(tmp_path: Path) -> None:
     first = train(
         "CartPole-v1",
         layout="serial",
@@ -93,6 +93,8 @@ def test_a_run_can_start_with_the_weights_of_another(tmp_path: Path) -> None:
         run_dir=tmp_path / "first",
         quiet=True,
     )
+    assert first.policy.act([0.0, 0.1, 0.0, -0.1]) in (0, 1)
+    assert first.policies["default"].act(np.zeros((3, 4))).shape == (3,)
     # A learner that hardly moves shows where it started.
     second = train(
         "CartPole-v1",

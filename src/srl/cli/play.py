@@ -12,7 +12,7 @@ from srl.errors import ConfigError
 _EVAL_EXAMPLES = """
 srl eval runs/cartpole --episodes 100
 srl eval runs/cartpole --checkpoint best --json
-srl eval runs/tag --policy 'adversary=runs/a@best' --policy 'agent=runs/b'
+srl eval runs/tag --policy 'chaser=runs/a@best' --policy 'runner=runs/b'
 srl eval runs/tictactoe --policy 'player_2=random'
 """
 

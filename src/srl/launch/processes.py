@@ -18,9 +18,10 @@ import msgspec
 from srl.arena.shm import RunFolder, ShmArena
 from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.controller import ENV_CALLS, Controller, Ending
+from srl.launch.last_words import failed, last_words, log_tail
 from srl.launch.reclaiming import reclaim
 from srl.launch.signals import StopSignals
-from srl.launch.worker import Failure, Orders, checkpoint_path, failure_path
+from srl.launch.worker import Orders, checkpoint_path
 from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Note
@@ -161,9 +162,9 @@ class ProcessRun:
         if child.process.stdin is not None:
             with suppress(OSError):
                 child.process.stdin.close()
-        failure = self._last_words(child.name)
+        failure = last_words(self.folder.path, child.name)
         if failure is not None:
-            raise self._failed(child.name, failure)
+            raise failed(failure, self._run_dir, child.name)
         del self._children[child.name]
         if code == 0:
             if not self._children:
@@ -173,39 +174,20 @@ class ProcessRun:
         reclaim(self._plan, self.arena, child.name)
         self._restart(child, how)
 
-    def _last_words(self, name: str) -> Failure | None:
-        try:
-            words = failure_path(self.folder.path, name).read_bytes()
-            return msgspec.json.decode(words, type=Failure)
-        except (OSError, msgspec.DecodeError):
-            # Nothing was left, or not all of it: what it printed is in its log.
-            return None
-
-    def _failed(self, name: str, failure: Failure) -> WorkerError:
-        if failure.expected:
-            return WorkerError(f"{failure.worker}: {failure.message}")
-        return WorkerError(
-            f"{failure.worker}: {failure.error}: {failure.message}{self._tail(name)}"
-        )
-
-    def _tail(self, name: str) -> str:
-        path = self._run_dir / "logs" / f"{name}.log"
-        lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
-        return f"\nLast lines of logs/{name}.log:\n" + "\n".join(f"    {line}" for line in lines)
-
     def _restart(self, child: _Child, how: str) -> None:
         members = self._plan.processes[child.name]
         count = self._restarts.get(child.name, 0)
         names = ", ".join(member.name for member in members)
+        tail = log_tail(self._run_dir, child.name)
         if not all(member.restarts for member in members):
             raise WorkerError(
                 f"{names} {how} and cannot be replaced while the run goes on. Its last checkpoint "
-                f"is kept: continue with `srl resume {self._run_dir}`.{self._tail(child.name)}"
+                f"is kept: continue with `srl resume {self._run_dir}`.{tail}"
             )
         if count >= self._controller.experiment.max_restarts:
             raise WorkerError(
                 f"{names} {how}, after {count} restarts. Look at what kills it, or raise "
-                f"max_restarts.{self._tail(child.name)}"
+                f"max_restarts.{tail}"
             )
         self._restarts[child.name] = count + 1
         self._note("warning", names, f"{how}{self._forget(child.name)}; starting it again")
@@ -334,8 +316,8 @@ class ProcessRun:
             return None
         self._controller.store.abort(folder)
         self._note("warning", "controller", "the last checkpoint was not written in time")
-        failures = [(name, self._last_words(name)) for name in gone]
-        return next((self._failed(name, words) for name, words in failures if words), None)
+        failures = [(name, last_words(self.folder.path, name)) for name in gone]
+        return next((failed(words, self._run_dir, name) for name, words in failures if words), None)
 
     def _is_alive(self, name: str) -> bool:
         child = self._children.get(name)

@@ -25,6 +25,7 @@ from srl.arena.shm import Bell, ShmArena
 from srl.errors import SrlError
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
+from srl.launch.last_words import Failure, failure_path
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
@@ -45,21 +46,6 @@ class Orders(msgspec.Struct, kw_only=True):
     run_dir: str
     checkpoint: str = ""
     incarnation: int = 0
-
-
-class Failure(msgspec.Struct):
-    """The last words of a process, left in the run's folder."""
-
-    worker: str
-    error: str
-    message: str
-    expected: bool
-    """Raised on purpose: the message is meant for the user."""
-
-
-def failure_path(folder: Path, process: str) -> Path:
-    """Where a process leaves its last words."""
-    return folder / f"{process}.failure"
 
 
 def checkpoint_path(folder: Path) -> Path:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import Any
 
 import gymnasium
@@ -143,9 +144,9 @@ class _Misbehaving(ScriptedEnv):
         result = super().step(action)
         return self.misbehave(result) if due else result
 
+    @abstractmethod
     def misbehave(self, result: _Step) -> _Step:
         """What goes wrong."""
-        raise NotImplementedError
 
 
 class CrashingEnv(_Misbehaving):
