@@ -168,7 +168,7 @@ class ActingPolicy:
         batch = tree_map(lambda leaf: leaf if batched else leaf[None], tree)
         rows = len(leaves(batch)[0])
         if self._runner is None or rows != self._rows or explore != self._explore:
-            if self._runner is not None and not self._first and rows != self._rows:
+            if self._remembers and not self._first and rows != self._rows:
                 raise SpecError(
                     f"act: expected {self._rows} observations as before, got {rows}. "
                     "Call reset() first: memory belongs to rows."
@@ -186,6 +186,12 @@ class ActingPolicy:
         )
         self._first = False
         return action if batched else action[0]
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether what it saw before matters: policy state, or a stack of frames."""
+        stacked = any(leaf.stack > 1 for leaf in leaves(self.agent.obs))
+        return self.module.state_spec is not None or stacked
 
     def _start(self, rows: int, explore: bool) -> None:
         self._runner = PolicyRunner(self.module, rows, explore=float(explore), seed=0)
