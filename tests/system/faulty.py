@@ -92,6 +92,16 @@ class SlowLearner(PPO):
         return super().loss(*args, **kwargs)
 
 
+class ComputingLearner(PPO):
+    """Multiplies large matrices for every minibatch: work that threads can share."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        matrix = torch.ones(2048, 2048)
+        for _ in range(4):
+            matrix = matrix @ matrix / 2048
+        return super().loss(*args, **kwargs)
+
+
 class BurstyEnv(ScriptedEnv):
     """Every second run of `length` steps is slow, and the others take no time."""
 

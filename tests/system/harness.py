@@ -78,10 +78,10 @@ class Training:
         for child in children:
             self.seen[child.pid] = child
             try:
-                line = child.cmdline()
+                line, status = child.cmdline(), child.status()
             except psutil.Error:
                 continue
-            if "srl.launch.worker" in line and child.status() != psutil.STATUS_ZOMBIE:
+            if "srl.launch.worker" in line and status != psutil.STATUS_ZOMBIE:
                 found[line[line.index("srl.launch.worker") + 1]] = child
         return found
 
@@ -125,11 +125,13 @@ class Training:
 
     def survivors(self) -> list[psutil.Process]:
         """Processes that it started and that still run."""
-        return [
-            process
-            for process in self.seen.values()
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        ]
+        found = []
+        for process in self.seen.values():
+            # It may end between the two questions.
+            with suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
 
     def kill(self) -> None:
         self.workers()
