@@ -14,6 +14,8 @@ from srl.experiment import Experiment, PolicyConfig
 from srl.settings import convert, describe, show, to_plain
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
+_OPEN = frozenset({"algorithm", "network", "policies", "env.args"})
+"""Settings of an experiment that have settings of their own in place of a value."""
 _NUMBER = re.compile(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)")
 
 
@@ -173,9 +175,10 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
             if name in ("name", *(field.name for field in dataclasses.fields(kind))):
                 return
             raise ConfigError(f"unknown setting {key!r}: {nearest(key, _known(named))}")
-    known = _known(experiment)
-    if key in known:
+    # What the experiment itself has is looked up without its algorithm, which imports torch.
+    if key not in _OPEN and any(key == own for own, *_ in describe(Experiment)):
         return
+    known = _known(experiment)
     same_end = [name for name in known if name.split(".")[-1] == parts[-1]]
     if same_end:
         hint = f"did you mean {' or '.join(repr(name) for name in same_end[:3])}?"

@@ -19,6 +19,7 @@ from srl.experiment import Experiment, build_graph, check_graph
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.controller import Controller, Ending
 from srl.launch.plan import (
+    Placed,
     algorithm_settings,
     available_cores,
     choose_device,
@@ -27,6 +28,7 @@ from srl.launch.plan import (
     process_names,
     settle,
 )
+from srl.launch.planning import Draft
 from srl.launch.processes import ProcessRun
 from srl.launch.run_dir import RunDir, weights_of
 from srl.launch.serial import SerialRun
@@ -35,6 +37,7 @@ from srl.services.checkpoints import Checkpoint, CheckpointStore
 from srl.services.messages import Note
 from srl.services.parameters import ParameterWriter
 from srl.services.summary import Summary, write_summary
+from srl.settings import to_plain
 from srl.workers.wiring import Plan
 
 if TYPE_CHECKING:
@@ -96,44 +99,51 @@ class _Launch:
             arena = HeapArena()
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
-        modules = {
-            process: tuple(
-                sorted(
-                    {
-                        group.kind.split(":")[0]
-                        for _, group, _ in members
-                        if group.kind.startswith("srl.")
-                    }
-                )
-            )
-            for process, members in process_names(graph, self.experiment.layout).items()
-        }
+        placed = process_names(graph, self.experiment.layout)
         with self.signals.held():
-            processes = ProcessRun(modules, self.directory.path, self.signals)
+            processes = ProcessRun(_modules(placed), self.directory.path, self.signals)
             started.callback(processes.close)
-        plan, policies = self._plan()
+        everyone_learns = all(p.mode == "train" for p in self.experiment.policies.values())
+        plan, policies = self._plan(processes, _planner(placed) if everyone_learns else "")
         controller = self._controller(plan, policies, processes.arena, store, note)
         processes.attach(controller, self.checkpoint)
         return controller, processes
 
-    def _plan(self) -> tuple[Plan, dict[str, Policy]]:
+    def _plan(
+        self, processes: ProcessRun | None = None, planner: str = ""
+    ) -> tuple[Plan, dict[str, Policy]]:
+        """The plan, and the policies if they were made here.
+
+        With a `planner`, that process makes the plan: it has to import torch in any case. Policies
+        that nobody trains are published from here, and have to be made here.
+        """
+        spec = probe(self.experiment.env)
+        versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
         weights = {
             name: str(weights_of(policy.source, policy.source_policy or name))
             for name, policy in self.experiment.policies.items()
             if policy.source
         }
-        plan, policies = make_plan(
-            self.experiment,
-            probe(self.experiment.env),
-            self.device,
-            base_versions=self.checkpoint.manifest.policy_versions if self.checkpoint else {},
-            weights=weights,
-        )
-        self.experiment = dataclasses.replace(
-            self.experiment,
-            algorithm=algorithm_settings(self.experiment),
-            network=network_settings(self.experiment),
-        )
+        policies: dict[str, Policy] = {}
+        if processes is not None and planner:
+            plan, algorithm, network = processes.plan(
+                planner,
+                Draft(
+                    experiment=to_plain(self.experiment),
+                    env_spec=spec,
+                    device=self.device,
+                    base_versions=versions,
+                    weights=weights,
+                    folder=str(processes.folder.path),
+                ),
+            )
+        else:
+            plan, policies = make_plan(
+                self.experiment, spec, self.device, base_versions=versions, weights=weights
+            )
+            algorithm = algorithm_settings(self.experiment)
+            network = network_settings(self.experiment)
+        self.experiment = dataclasses.replace(self.experiment, algorithm=algorithm, network=network)
         self.directory.write_config(self.experiment)
         return plan, policies
 
@@ -236,6 +246,21 @@ class _Launch:
         except (SrlError, OSError) as second:
             logging.getLogger("srl").error("%s", second)
         return summary
+
+
+def _modules(placed: Placed) -> dict[str, tuple[str, ...]]:
+    """What each process can import before it has the plan."""
+    return {
+        process: tuple(
+            sorted({g.kind.split(":")[0] for _, g, _ in members if g.kind.startswith("srl.")})
+        )
+        for process, members in placed.items()
+    }
+
+
+def _planner(placed: Placed) -> str:
+    """The first process that trains, or none."""
+    return next((p for p, members in placed.items() if any(g.trains for _, g, _ in members)), "")
 
 
 @contextmanager

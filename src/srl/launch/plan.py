@@ -89,9 +89,13 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     )
 
 
-def process_names(graph: Graph, layout: str) -> dict[str, list[tuple[str, WorkerGroup, int]]]:
-    """Processes, and the workers that each hosts: (group name, group, index)."""
-    placed: dict[str, list[tuple[str, WorkerGroup, int]]] = {}
+Placed = dict[str, list[tuple[str, WorkerGroup, int]]]
+"""Processes, and the workers that each hosts: (group name, group, index)."""
+
+
+def process_names(graph: Graph, layout: str) -> Placed:
+    """Where each worker of the graph runs."""
+    placed: Placed = {}
     for name, group in graph.workers.items():
         for index in range(group.count):
             home = f"{group.beside or name}-{index}" if layout != "serial" else SERIAL_PROCESS
@@ -214,6 +218,7 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         settings=group.settings,
         restarts=group.restarts,
         threads=group.threads,
+        in_every_checkpoint=resolve(group.kind).in_every_checkpoint,
     )
 
 

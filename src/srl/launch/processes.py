@@ -12,17 +12,18 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from srl.arena.shm import RunFolder, ShmArena
+from srl.arena.shm import Bell, RunFolder, ShmArena
 from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.controller import ENV_CALLS, Controller, Ending
 from srl.launch.last_words import failed, last_words, log_tail
+from srl.launch.planning import CONTROLLER, Draft, read_answer
 from srl.launch.reclaiming import reclaim
 from srl.launch.signals import StopSignals
 from srl.launch.worker import Orders, checkpoint_path
-from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsServer
@@ -56,7 +57,7 @@ class ProcessRun:
         `names` maps each process to the modules it will need.
         """
         self.folder = RunFolder()
-        self.arena = ShmArena(self.folder.path, "controller")
+        self.arena = ShmArena(self.folder.path, CONTROLLER)
         self._run_dir = run_dir
         self._signals = signals
         self._modules = names
@@ -89,6 +90,27 @@ class ProcessRun:
                 start_new_session=True,
             )
 
+    def plan(self, process: str, draft: Draft) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
+        """The plan as a process makes it, and the algorithm's and the network's settings."""
+        child = self._children[process]
+        bell = Bell(self.folder.path, CONTROLLER)
+        try:
+            self._tell(child, draft)
+            while (answer := read_answer(self.folder.path)) is None:
+                if not self._is_alive(process):
+                    raise self._ended_early(child)
+                bell.wait(0.1)
+        finally:
+            bell.close()
+        return answer.plan, answer.algorithm, answer.network
+
+    def _ended_early(self, child: _Child) -> WorkerError:
+        failure = last_words(self.folder.path, child.name)
+        if failure is not None:
+            return failed(failure, self._run_dir, child.name)
+        how = f"ended while it started (exit code {child.process.returncode})"
+        return WorkerError(f"{child.name} {how}.{log_tail(self._run_dir, child.name)}")
+
     def attach(self, controller: Controller, checkpoint: Checkpoint | None) -> None:
         """Makes the streams of the controller's plan."""
         self._controller = controller
@@ -97,7 +119,7 @@ class ProcessRun:
         self._server = MetricsServer(self.folder.path)
         self._pending: tuple[int, Path] | None = None
         self._restarts: dict[str, int] = {}
-        self._kept = [w for w in self._plan.workers if resolve(w.kind).in_every_checkpoint]
+        self._kept = [w for w in self._plan.workers if w.in_every_checkpoint]
         for plan in self._plan.inference.values():
             if plan.carrier == "shm":
                 inference.create_inference(plan.spec, self.arena)
@@ -136,9 +158,13 @@ class ProcessRun:
             checkpoint=str(self._checkpoint.path) if self._checkpoint else "",
             incarnation=child.incarnation,
         )
+        self._tell(child, orders)
+
+    def _tell(self, child: _Child, message: Draft | Orders) -> None:
+        """Writes a line to a process; one that has ended is noticed elsewhere."""
         assert child.process.stdin is not None
         with suppress(BrokenPipeError):
-            child.process.stdin.write(msgspec.json.encode(orders) + b"\n")
+            child.process.stdin.write(msgspec.json.encode(message) + b"\n")
             child.process.stdin.flush()
 
     # -- while it runs -----------------------------------------------------------------------------

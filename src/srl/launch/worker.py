@@ -26,6 +26,7 @@ from srl.errors import SrlError
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.last_words import Failure, failure_path
+from srl.launch.planning import Draft, write_answer
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
@@ -37,7 +38,7 @@ ORPHAN_SECONDS = 5.0
 """How long a process without a parent may take to finish by itself."""
 
 
-class Orders(msgspec.Struct, kw_only=True):
+class Orders(msgspec.Struct, tag=True, kw_only=True):
     """What the launcher writes to a worker process, one line of JSON."""
 
     plan: Plan
@@ -62,21 +63,22 @@ def main() -> None:
     )
     for module in sys.argv[2:]:
         importlib.import_module(module)
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return
-    orders = msgspec.json.decode(line, type=Orders)
-    folder = Path(orders.folder)
-    current = Current(orders.process)
-    try:
-        _run(orders, folder, current)
-    except SrlError as error:
-        _leave(folder, orders.process, current.name, error, expected=True)
-        sys.exit(3)
-    except Exception as error:
-        traceback.print_exc()
-        _leave(folder, orders.process, current.name, error, expected=False)
-        sys.exit(1)
+    current = Current(sys.argv[1])
+    while line := sys.stdin.buffer.readline():
+        message = msgspec.json.decode(line, type=Draft | Orders)
+        folder = Path(message.folder)
+        try:
+            if isinstance(message, Orders):
+                _run(message, folder, current)
+                return
+            write_answer(message)
+        except SrlError as error:
+            _leave(folder, sys.argv[1], current.name, error, expected=True)
+            sys.exit(3)
+        except Exception as error:
+            traceback.print_exc()
+            _leave(folder, sys.argv[1], current.name, error, expected=False)
+            sys.exit(1)
 
 
 def _leave(folder: Path, process: str, worker: str, error: Exception, *, expected: bool) -> None:

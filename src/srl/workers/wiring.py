@@ -86,6 +86,8 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     restarts: bool = True
     threads: int = 1
+    in_every_checkpoint: bool = False
+    """As its class says; the controller waits for its part of a checkpoint."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
