@@ -54,8 +54,8 @@ class Algorithm(ABC):
         """One learner step as an iterator: None after each minibatch, and the TrainResult last.
 
         `progress` runs from 0 to 1 over the experiment, for schedules. The trainer may drop the
-        iterator between two minibatches; it then calls `restore` with the state from before. Batch
-        arrays stay valid while it runs.
+        iterator between two minibatches; it then calls `undo`. Batch arrays stay valid while it
+        runs.
         """
 
     @abstractmethod
@@ -67,6 +67,18 @@ class Algorithm(ABC):
     @abstractmethod
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
+
+    def remember(self) -> None:
+        """Keeps aside what an update changes, so that `undo` can bring it back. Called before every
+        update: worth overriding where copying all of `state` takes long."""
+        weights = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        self._remembered: Tree = (weights, self.state())
+
+    def undo(self) -> None:
+        """Back to when `remember` was called."""
+        weights, state = self._remembered
+        self.policy.load_state_dict(weights)
+        self.restore(state)
 
 
 def seeded(seed: int, device: str | torch.device = "cpu") -> torch.Generator:

@@ -19,6 +19,7 @@ from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import ACTIVATIONS, Activation, orthogonal
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.nets.recurrent import RecurrentCore, reset
+from srl.policies.nets.towers import Layers, run_towers
 from srl.policies.protocol import Act, Policy
 
 
@@ -121,6 +122,7 @@ class ActorCritic(Policy):
             width, agent.action, gain=config.policy_gain, initial_log_std=config.initial_log_std
         )
         self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
+        self._towers = self._make_towers()
 
     def act(
         self,
@@ -135,14 +137,16 @@ class ActorCritic(Policy):
 
         `explore` is the temperature of the draw; `log_prob` is always that of the policy itself.
         """
-        actor, critic = self._features({"": obs} if torch.is_tensor(obs) else flatten(obs))
-        if self.core is not None:
-            state = self.core.step(actor, reset(state, is_first))
-            actor = critic = state["h"]
-        distribution = self.action_head.forward(actor, action_mask)
+        flat_obs = {"": obs} if torch.is_tensor(obs) else flatten(obs)
+        if self.core is None:
+            out, value = self._outputs(flat_obs)
+        else:
+            features, _ = self._features(flat_obs)
+            state = self.core.step(features, reset(state, is_first))
+            out, value = self._heads(state["h"], state["h"])
+        distribution = self.action_head.distribution(out, action_mask)
         action = distribution.sample(generator, explore)
-        extras = {"log_prob": distribution.log_prob(action), "value": self._value(critic)}
-        return Act(action, state, extras)
+        return Act(action, state, {"log_prob": distribution.log_prob(action), "value": value})
 
     def unroll(
         self,
@@ -159,15 +163,16 @@ class ActorCritic(Policy):
         returned there means nothing.
         """
         ticks, rows = is_first.shape
-        actor, critic = self._features({p: x.flatten(0, 1) for p, x in flatten(obs).items()})
-        if self.core is not None:
-            hidden, state = self.core.unroll(
-                actor.reshape(ticks, rows, -1), state, is_first, active
-            )
-            actor = critic = hidden
+        flat_obs = {path: leaf.flatten(0, 1) for path, leaf in flatten(obs).items()}
+        if self.core is None:
+            out, value = self._outputs(flat_obs)
+            out, value = out.view(ticks, rows, -1), value.view(ticks, rows)
         else:
-            actor, critic = actor.reshape(ticks, rows, -1), critic.reshape(ticks, rows, -1)
-        return Unroll(self.action_head(actor, action_mask), self._value(critic), state)
+            features, _ = self._features(flat_obs)
+            features = features.reshape(ticks, rows, -1)
+            hidden, state = self.core.unroll(features, state, is_first, active)
+            out, value = self._heads(hidden, hidden)
+        return Unroll(self.action_head.distribution(out, action_mask), value, state)
 
     @property
     def value_scale(self) -> torch.Tensor | float:
@@ -207,6 +212,28 @@ class ActorCritic(Policy):
             self.agent.obs, config.hidden_sizes, config.activation, config.image_features
         )
 
+    def _make_towers(self) -> list[Layers] | None:
+        """The layers of actor and critic, where these are two MLPs over the same numbers."""
+        actor, critic = self.encoder, self.value_encoder
+        if not isinstance(actor, Encoder) or not isinstance(critic, Encoder) or not actor.plain:
+            return None
+        heads = (self.action_head.linear, self.value_head)
+        return [
+            [*encoder.mlp.in_order, (head.weight, head.bias)]  # type: ignore[list-item]
+            for encoder, head in zip((actor, critic), heads, strict=True)
+        ]
+
+    def _outputs(self, flat_obs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Without memory: what the distribution is made of [N, n], and the value [N]."""
+        if self._towers is None:
+            return self._heads(*self._features(flat_obs))
+        if self.obs_norm is not None:
+            flat_obs = self.obs_norm(flat_obs)
+        assert isinstance(self.encoder, Encoder)
+        x = self.encoder.side_by_side(flat_obs)
+        out, value = run_towers(x, self._towers, self.config.activation)
+        return out, self._in_units_of_reward(value)
+
     def _features(self, flat_obs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """What the actor and the critic read: [N, n] each."""
         if self.obs_norm is not None:
@@ -214,8 +241,15 @@ class ActorCritic(Policy):
         actor = self.encoder.forward(flat_obs)
         return actor, actor if self.value_encoder is None else self.value_encoder.forward(flat_obs)
 
-    def _value(self, features: torch.Tensor) -> torch.Tensor:
-        value = F.linear(features, self.value_head.weight, self.value_head.bias).squeeze(-1)
+    def _heads(
+        self, actor: torch.Tensor, critic: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features [..., n] to what the distribution is made of, and the value [...]."""
+        value = F.linear(critic, self.value_head.weight, self.value_head.bias)
+        return self.action_head.forward(actor), self._in_units_of_reward(value)
+
+    def _in_units_of_reward(self, value: torch.Tensor) -> torch.Tensor:
+        value = value.squeeze(-1)
         if self.return_norm is not None:
             value = torch.addcmul(self.return_norm.mean, value, self.return_norm.std)
         return value

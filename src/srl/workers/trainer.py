@@ -4,7 +4,7 @@
 in between). *Produces* snapshots for the parameter service, one version for each learner step.
 
 Between minibatches it looks at stop and fills the next batch. An unfinished learner step can be
-undone, because weights and learner state from before it are kept aside.
+undone, because the algorithm keeps aside what it was like before it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class TrainerWorker(Worker):
         spec = source.spec
         self._filling = BatchBuilder(spec.trajectory, spec.items_per_batch)
         self._training = BatchBuilder(spec.trajectory, spec.items_per_batch)
-        self._before: Tree = None
         self._published = False
         self._wait = Wait("samples")
 
@@ -103,7 +102,7 @@ class TrainerWorker(Worker):
     def _learn(self) -> bool:
         """One learner step; False if it was given up between minibatches, because the run stops."""
         start = time.perf_counter_ns()
-        self._before = self._learner_state()
+        self._algorithm.remember()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
         try:
             for result in self._algorithm.update(self._training.batch(), progress):
@@ -116,15 +115,11 @@ class TrainerWorker(Worker):
                 self._fill()
                 self.row.beat()
         except LearnError as error:
-            self._undo()
+            self._algorithm.undo()
             raise LearnError(f"{error} (policy {self.policy_name!r} in {self.name})") from error
-        self._undo()
+        # The batch stays, to be trained on if the run goes on.
+        self._algorithm.undo()
         return False
-
-    def _undo(self) -> None:
-        """Back to before this learner step. Its batch stays, to be trained on if
-        the run goes on."""
-        self._load_learner(self._before)
 
     def _finish(self, result: TrainResult, seconds: float) -> None:
         batch = self._training.batch()

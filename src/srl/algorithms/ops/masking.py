@@ -20,8 +20,10 @@ def masked_std(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def normalized(x: torch.Tensor, epsilon: float = 1e-8) -> torch.Tensor:
     """[N] values with mean 0 and standard deviation 1; fewer than two only lose their mean."""
-    centred = x - x.mean()
-    return centred / (x.std() + epsilon) if x.numel() > 1 else centred
+    if x.numel() < 2:
+        return x - x.mean()
+    std, mean = torch.std_mean(x)
+    return (x - mean).div_(std + epsilon)
 
 
 def explained_variance(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

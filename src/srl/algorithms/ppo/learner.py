@@ -3,6 +3,7 @@ episodes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.optimizer_state import optimizer_state, restore_optimizer
 from srl.algorithms.ppo.rollout import Minibatch, Rollout, zero_outside
+from srl.algorithms.ppo.surrogate import Samples, Weights, surrogate
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree, tree_map
@@ -55,11 +57,12 @@ class PPO(Algorithm):
         self.policy = policy.to(self.device)
         self.config = config
         self.optimizer = self.make_optimizer()
-        self._trained = list(self.policy.parameters())
         self.num_updates = 0
         self.progress = 0.0
         """Share of the experiment that is over, for schedules."""
         self._generator = seeded(seed)
+        self._aside: list[torch.Tensor] = []
+        self._counts_aside = self._generator.get_state(), 0
 
     @classmethod
     def sampling(cls, config: PPOConfig) -> Sampling:
@@ -90,7 +93,7 @@ class PPO(Algorithm):
             )
 
     def make_optimizer(self) -> Adam:
-        """Adam over all parameters."""
+        """Adam over all parameters; one of your own has the same methods and attributes."""
         config = self.config
         return Adam(self.policy.parameters(), lr=config.learning_rate, eps=config.adam_eps)
 
@@ -123,38 +126,21 @@ class PPO(Algorithm):
         that count."""
         config = self.config
         now = self.evaluate(minibatch)
-        log_ratio = now.log_prob - minibatch.log_prob
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-        advantage = minibatch.advantage
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-        value_loss = self.value_loss(now.value, minibatch)
-        entropy = now.entropy.mean()
-        loss = (
-            policy_loss
-            + config.value_coefficient * value_loss
-            - config.entropy_coefficient_at(self.progress) * entropy
+        samples = Samples(
+            log_prob=minibatch.log_prob,
+            value=minibatch.value,
+            advantage=minibatch.advantage,
+            target=minibatch.target,
+            value_scale=getattr(self.policy, "value_scale", 1.0),
         )
-        with torch.no_grad():
-            metrics = {
-                "policy_loss": policy_loss.detach(),
-                "value_loss": value_loss.detach(),
-                "entropy": entropy.detach(),
-                # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
-                "approx_kl": (ratio - 1.0 - log_ratio).mean(),
-                "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),
-            }
-        return loss, metrics
-
-    def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
-        """Half the squared error of the critic, in the units that its last layer predicts in."""
-        scale = getattr(self.policy, "value_scale", 1.0)
-        error = ((value - minibatch.target) / scale).square()
-        bound = self.config.value_clip
-        if bound is not None:
-            near = minibatch.value + (value - minibatch.value).clamp(-bound, bound)
-            error = torch.maximum(error, ((near - minibatch.target) / scale).square())
-        return 0.5 * error.mean()
+        weights = Weights(
+            clip=config.clip,
+            value_clip=config.value_clip,
+            value_coefficient=config.value_coefficient,
+            entropy_coefficient=config.entropy_coefficient_at(self.progress),
+        )
+        loss, terms = surrogate(now.log_prob, now.entropy, now.value, samples, weights)
+        return loss, terms._asdict()
 
     def evaluate(self, minibatch: Minibatch) -> Evaluation:
         """Runs the policy over a minibatch with gradients; the burn-in runs without."""
@@ -189,8 +175,7 @@ class PPO(Algorithm):
         config = self.config
         self.progress = progress
         learning_rate = config.learning_rate_at(progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.optimizer.lr = learning_rate
         rollout = Rollout(batch, self.policy, self.device)
         first = self.num_updates == 0
         if first:
@@ -241,25 +226,43 @@ class PPO(Algorithm):
         self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         self.num_updates = int(state["num_updates"])
 
+    def remember(self) -> None:
+        """Copies into memory that is kept for them: no new pages for each update."""
+        changing = self._changing()
+        if not self._aside:
+            self._aside = [torch.empty_like(tensor) for tensor in changing]
+        for kept, tensor in zip(self._aside, changing, strict=True):
+            kept.copy_(tensor)
+        self._counts_aside = self._generator.get_state(), self.num_updates
+
+    def undo(self) -> None:
+        """Back to when `remember` was called."""
+        for kept, tensor in zip(self._aside, self._changing(), strict=True):
+            tensor.copy_(kept)
+        generator, self.num_updates = self._counts_aside
+        self._generator.set_state(generator)
+
+    def _changing(self) -> list[torch.Tensor]:
+        """The tensors that an update changes."""
+        return [*self.optimizer.changing, *self.policy.buffers()]
+
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
-        loss, metrics = self.loss(minibatch)
         self.optimizer.zero_grad()
+        loss, metrics = self.loss(minibatch)
         loss.backward()  # type: ignore[no-untyped-call]
-        bound = self.config.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(
-            self._trained, float("inf") if bound is None else bound
-        )
-        if not bool(torch.isfinite(loss.detach() + norm)):
+        loss = loss.detach()
+        norm = self.optimizer.clip(self.config.max_grad_norm)
+        if not math.isfinite(float(loss) + norm):
             raise LearnError(
                 f"update {self.num_updates}: expected a finite loss and gradient, got loss "
-                f"{float(loss.detach()):.4g} and gradient norm {float(norm):.4g}. The weights are "
-                "as before this step. Look for NaN or huge numbers in observations and rewards "
+                f"{float(loss):.4g} and gradient norm {norm:.4g}. The weights are as before this "
+                "step. Look for NaN or huge numbers in observations and rewards "
                 "(network.normalize_obs, algorithm.clip_reward), or lower algorithm.learning_rate."
             )
         self.optimizer.step()
-        metrics["loss"] = loss.detach()
-        metrics["grad_norm"] = norm
+        metrics["loss"] = loss
+        metrics["grad_norm"] = torch.tensor(norm)
         return metrics
 
     def _summary(self, rollout: Rollout) -> Metrics:

@@ -12,41 +12,43 @@ from srl.errors import CheckpointError
 
 
 def optimizer_state(optimizer: Adam, module: nn.Module) -> Tree:
-    """{parameter: {step, exp_avg, ...}}: tensors as arrays, single numbers as numbers."""
+    """{"step": number of steps, "exp_avg": {parameter: array}, "exp_avg_sq": the same}."""
     return {
-        name: {key: _plain(value) for key, value in optimizer.state[parameter].items()}
-        for name, parameter in module.named_parameters()
-        if parameter in optimizer.state
+        "step": float(optimizer.num_steps),
+        **{
+            kind: {name: _array(view) for name, view in moments.items()}
+            for kind, moments in _moments(optimizer, module).items()
+        },
     }
 
 
 def restore_optimizer(optimizer: Adam, module: nn.Module, state: Tree) -> None:
     """Puts back what `optimizer_state` took."""
-    parameters = dict(module.named_parameters())
-    optimizer.state.clear()
-    for name, entries in state.items():
-        parameter = parameters.get(name)
-        if parameter is None:
+    for kind, moments in _moments(optimizer, module).items():
+        for name in sorted(set(moments) ^ set(state[kind])):
             raise CheckpointError(
-                f"optimizer: expected the parameters of this policy, got a state for {name!r}. "
+                f"optimizer: expected the parameters of this policy, got a state with"
+                f"{'out' if name in moments else ''} {name!r}. "
                 "Was network.* changed since the checkpoint?"
             )
-        for key, value in entries.items():
-            optimizer.state[parameter][key] = _tensor(value, parameter, f"{name}.{key}")
+        for name, view in moments.items():
+            value = state[kind][name]
+            if value.shape != tuple(view.shape):
+                raise CheckpointError(
+                    f"optimizer: expected {kind} of {name} of shape {list(view.shape)}, "
+                    f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
+                )
+            view.copy_(torch.from_numpy(value))
+    optimizer.num_steps.fill_(state["step"])
 
 
-def _plain(value: torch.Tensor) -> float | np.ndarray:
-    return float(value) if value.dim() == 0 else value.detach().cpu().numpy().copy()
+def _moments(optimizer: Adam, module: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    return {
+        kind: dict(zip(names, optimizer.views(flat), strict=True))
+        for kind, flat in (("exp_avg", optimizer.exp_avg), ("exp_avg_sq", optimizer.exp_avg_sq))
+    }
 
 
-def _tensor(value: float | np.ndarray, parameter: torch.Tensor, name: str) -> torch.Tensor:
-    if isinstance(value, float):
-        # Fused Adam keeps its step count beside the weights.
-        return torch.tensor(value, dtype=torch.float32, device=parameter.device)
-    if value.shape != tuple(parameter.shape):
-        raise CheckpointError(
-            f"optimizer: expected {name} of shape {list(parameter.shape)}, "
-            f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
-        )
-    # In the parameter's own memory layout, as Adam's kernel expects.
-    return torch.empty_like(parameter).copy_(torch.from_numpy(value))
+def _array(view: torch.Tensor) -> np.ndarray:
+    return view.detach().cpu().numpy().copy()

@@ -70,11 +70,20 @@ class Encoder(nn.Module):
         self.mlp = MLP(width, () if only_images else hidden_sizes, activation)
         self.num_outputs = self.mlp.num_outputs
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing before the MLP has parameters."""
+        return not list(self.leaves.parameters())
+
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
         """A flat dict of [N, ...] leaves to [N, num_outputs]."""
+        return self.mlp.forward(self.side_by_side(flat_obs))
+
+    def side_by_side(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What the MLP reads: all leaves, encoded, in one [N, n]."""
         # `forward` itself: at a few rows, a module's call costs as much as its mathematics.
         parts = [leaf(flat_obs[path]) for path, leaf in self._calls]
-        return self.mlp.forward(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class ObsNorm(nn.Module):

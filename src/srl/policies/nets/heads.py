@@ -37,9 +37,12 @@ class ActionHead(nn.Module):
         if isinstance(action, Box):
             self.log_std = nn.Parameter(torch.full(action.shape, initial_log_std))
 
-    def forward(self, features: torch.Tensor, mask: torch.Tensor | None) -> Distribution:
-        """Features [..., n] and a mask [..., choices] or None to a distribution over [...]."""
-        out = F.linear(features, self.linear.weight, self.linear.bias)
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Features [..., n] to what `distribution` reads."""
+        return F.linear(features, self.linear.weight, self.linear.bias)
+
+    def distribution(self, out: torch.Tensor, mask: torch.Tensor | None) -> Distribution:
+        """[..., parameters] and a mask [..., choices] or None to a distribution over [...]."""
         match self.action:
             case Discrete():
                 return Categorical(out, mask)

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from srl.policies.nets.towers import ACTIVATED
+
 Activation = Literal["tanh", "relu", "elu"]
 
 # In place: a linear layer's gradient does not need its output, and less memory is touched.
@@ -40,15 +42,20 @@ class MLP(nn.Module):
         super().__init__()
         widths = [num_inputs, *sizes]
         self.layers = nn.ModuleList(orthogonal(nn.Linear(a, b)) for a, b in pairwise(widths))
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.num_outputs = widths[-1]
         # The same parameters once more, outside of the module tree: at a few rows, finding them
         # in it takes longer than the mathematics.
-        self._parameters_in_order = [(layer.weight, layer.bias) for layer in self.layers]
+        self.in_order = [(layer.weight, layer.bias) for layer in self.layers]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, num_inputs] to [N, num_outputs]."""
-        activation = self.activation
-        for weight, bias in self._parameters_in_order:
+        if not torch.is_grad_enabled():
+            activated = ACTIVATED[self.activation]
+            for weight, bias in self.in_order:
+                x = activated(x, weight, bias)  # type: ignore[arg-type]
+            return x
+        activation = ACTIVATIONS[self.activation]
+        for weight, bias in self.in_order:
             x = activation(F.linear(x, weight, bias))  # type: ignore[arg-type]
         return x
