@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from srl.algorithms.protocol import Algorithm
+from typing import TYPE_CHECKING
+
 from srl.errors import ConfigError, nearest
 from srl.resolve import resolve
+
+if TYPE_CHECKING:
+    from srl.algorithms.protocol import Algorithm
 
 ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """The algorithm behind a short name or an import path (`module:Class`, `file.py:Class`)."""
+    from srl.algorithms.protocol import Algorithm
+
     if name not in ALGORITHMS and ":" not in name:
         raise ConfigError(f"algorithm: no algorithm is named {name!r}; {nearest(name, ALGORITHMS)}")
     found = resolve(ALGORITHMS.get(name, name))

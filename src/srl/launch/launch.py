@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from srl.algorithms.registry import ALGORITHMS
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
@@ -33,6 +34,7 @@ from srl.launch.processes import ProcessRun
 from srl.launch.run_dir import RunDir, weights_of
 from srl.launch.serial import SerialRun
 from srl.launch.signals import Interrupted, StopSignals
+from srl.policies.registry import POLICIES
 from srl.services.checkpoints import Checkpoint, CheckpointStore
 from srl.services.messages import Note
 from srl.services.parameters import ParameterWriter
@@ -100,8 +102,9 @@ class _Launch:
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
         placed = process_names(graph, self.experiment.layout)
+        modules = _modules(placed, self.experiment)
         with self.signals.held():
-            processes = ProcessRun(_modules(placed), self.directory.path, self.signals)
+            processes = ProcessRun(modules, self.directory.path, self.signals)
             started.callback(processes.close)
         everyone_learns = all(p.mode == "train" for p in self.experiment.policies.values())
         plan, policies = self._plan(processes, _planner(placed) if everyone_learns else "")
@@ -248,14 +251,23 @@ class _Launch:
         return summary
 
 
-def _modules(placed: Placed) -> dict[str, tuple[str, ...]]:
-    """What each process can import before it has the plan."""
-    return {
-        process: tuple(
-            sorted({g.kind.split(":")[0] for _, g, _ in members if g.kind.startswith("srl.")})
-        )
-        for process, members in placed.items()
-    }
+def _modules(placed: Placed, experiment: Experiment) -> dict[str, tuple[str, ...]]:
+    """Modules of ours that each process can import before it has the plan."""
+    policy = POLICIES.get(experiment.network["name"], "")
+    algorithm = ALGORITHMS.get(experiment.algorithm["name"], "")
+    modules = {}
+    for process, members in placed.items():
+        wanted = {group.kind for _, group, _ in members}
+        if any(group.serves or group.trains for _, group, _ in members):
+            wanted.add(policy)
+        if any(group.trains for _, group, _ in members):
+            wanted.add(algorithm)
+        if any(group.asks for _, group, _ in members):
+            # The smallest that brings Gymnasium and what groups of any kind share.
+            wanted.add("srl.envs.vector_group:VectorGroup")
+        ours = {path.partition(":")[0] for path in wanted if path.startswith("srl.")}
+        modules[process] = tuple(sorted(ours))
+    return modules
 
 
 def _planner(placed: Placed) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from srl.errors import ConfigError, nearest
-from srl.policies.protocol import Policy
 from srl.resolve import resolve
+
+if TYPE_CHECKING:
+    from srl.policies.protocol import Policy
 
 POLICIES = {
     "actor_critic": "srl.policies.actor_critic:ActorCritic",
@@ -14,6 +18,8 @@ POLICIES = {
 
 def find_policy(name: str) -> type[Policy]:
     """The policy class behind a short name or an import path (`module:Class`, `file.py:Class`)."""
+    from srl.policies.protocol import Policy
+
     if name not in POLICIES and ":" not in name:
         raise ConfigError(f"policy: no policy is named {name!r}; {nearest(name, POLICIES)}")
     found = resolve(POLICIES.get(name, name))
