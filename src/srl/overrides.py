@@ -9,8 +9,10 @@ from typing import Any
 
 import yaml
 
+from srl.algorithms.registry import algorithm_config
 from srl.errors import ConfigError, nearest
 from srl.experiment import Experiment, PolicyConfig
+from srl.policies.registry import find_policy
 from srl.settings import convert, describe, show, to_plain
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
@@ -84,22 +86,23 @@ def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
             value = parse_number(value, "steps")
         _place(plain, key, value, experiment)
     changed = convert(plain, Experiment, "")
-    for key in settings:
-        if key.startswith(("algorithm.", "network.", "policies.")):
-            return check_parts(changed)
+    heads = {key.split(".")[0] for key in settings}
+    if "policies" in heads:
+        heads |= {"algorithm", "network"}
+    _check_parts(changed, [part for part in ("algorithm", "network") if part in heads])
     return changed
 
 
-def check_parts(experiment: Experiment) -> Experiment:
+def _check_parts(experiment: Experiment, parts: list[str]) -> None:
     """Raises if a setting of the algorithm or the network is unknown or does not fit."""
-    for part, kind in _parts(experiment).items():
+    for part in parts:
+        kind = _settings_of(experiment, part)
         plain = {k: v for k, v in getattr(experiment, part).items() if k != "name"}
         convert(plain, kind, part)
         for name, policy in experiment.policies.items():
             own = {k: v for k, v in getattr(policy, part).items() if k != "name"}
             if "name" not in getattr(policy, part):
                 convert({**plain, **own}, kind, f"policies.{name}.{part}")
-    return experiment
 
 
 def list_settings(experiment: Experiment) -> Iterator[Setting]:
@@ -124,21 +127,17 @@ def list_settings(experiment: Experiment) -> Iterator[Setting]:
 
 def _part_settings(experiment: Experiment, part: str) -> Iterator[Setting]:
     mine = getattr(experiment, part)
-    for key, kind, default, meaning in describe(_parts(experiment)[part], f"{part}."):
+    for key, kind, default, meaning in describe(_settings_of(experiment, part), f"{part}."):
         name = key.removeprefix(f"{part}.")
         value = show(mine[name]) if name in mine else default
         yield Setting(key, kind, value, meaning)
 
 
-def _parts(experiment: Experiment) -> dict[str, type]:
-    """The settings classes behind `algorithm` and `network`."""
-    from srl.algorithms.registry import find_algorithm
-    from srl.policies.registry import find_policy
-
-    return {
-        "algorithm": find_algorithm(experiment.algorithm["name"]).Config,
-        "network": find_policy(experiment.network["name"]).Config,
-    }
+def _settings_of(experiment: Experiment, part: str) -> type:
+    """The settings class behind `algorithm` or `network`."""
+    if part == "algorithm":
+        return algorithm_config(experiment.algorithm["name"])
+    return find_policy(experiment.network["name"]).Config
 
 
 def _place(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:
@@ -171,7 +170,7 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
             return
         case ["algorithm" | "network" as part, name]:
             named = dataclasses.replace(experiment, **{part: plain[part]})
-            kind: Any = _parts(named)[part]
+            kind: Any = _settings_of(named, part)
             if name in ("name", *(field.name for field in dataclasses.fields(kind))):
                 return
             raise ConfigError(f"unknown setting {key!r}: {nearest(key, _known(named))}")

@@ -8,6 +8,7 @@ run.policy.act(obs)
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ def train(
     `target` is a recipe's name, an environment's id or class, or an `Experiment`. `set` takes every
     other setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them).
     """
+    begun = time.monotonic()
     experiment = assemble(
         target,
         algorithm=algorithm,
@@ -61,7 +63,7 @@ def train(
         set=set,
     )
     path = Path(run_dir) if run_dir else new_run_dir(experiment.name, experiment.seed)
-    return start(experiment, path, fresh=fresh, quiet=quiet)
+    return start(experiment, path, fresh=fresh, quiet=quiet, begun=begun)
 
 
 def load(run_dir: str | Path) -> Run:
@@ -107,8 +109,18 @@ def assemble(
     return experiment
 
 
-def start(experiment: Experiment, path: Path, *, fresh: bool = False, quiet: bool = False) -> Run:
-    """Trains an experiment in a folder, going on from what is there unless `fresh`."""
+def start(
+    experiment: Experiment,
+    path: Path,
+    *,
+    fresh: bool = False,
+    quiet: bool = False,
+    begun: float | None = None,
+) -> Run:
+    """Trains an experiment in a folder, going on from what is there unless `fresh`.
+
+    `begun` is the `time.monotonic()` at which the user asked for it, now if left out.
+    """
     from srl.launch.launch import launch
 
     directory = RunDir(path)
@@ -116,21 +128,26 @@ def start(experiment: Experiment, path: Path, *, fresh: bool = False, quiet: boo
         directory.clear()
     elif directory.exists:
         directory.check_resumable(_filled_in(experiment))
-    launch(experiment, path, quiet=quiet)
+    launch(experiment, path, quiet=quiet, begun=begun)
     return Run(path)
 
 
 def resume(
-    run_dir: str | Path, *, set: Mapping[str, Any] | None = None, quiet: bool = False
+    run_dir: str | Path,
+    *,
+    set: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+    begun: float | None = None,
 ) -> Run:
     """Goes on with a run where its last checkpoint left off."""
+    begun = time.monotonic() if begun is None else begun
     directory = RunDir(Path(run_dir))
     settings = dict(set or {})
     if settings.get("until") == "none":
         settings["until"] = ""
     experiment = override(directory.read_config(), settings)
     _check_until(experiment)
-    return start(experiment, directory.path, quiet=quiet)
+    return start(experiment, directory.path, quiet=quiet, begun=begun)
 
 
 class Run:

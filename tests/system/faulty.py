@@ -68,6 +68,13 @@ class RaisingPolicy(ActorCritic):
         raise RuntimeError("this policy raises on purpose")
 
 
+class UnbuildablePolicy(ActorCritic):
+    """Raises while it is made."""
+
+    def __init__(self, *args: Any) -> None:
+        raise ValueError("no such network")
+
+
 class SlowPolicy(ActorCritic):
     """Waits with every batch that it answers, as for a device elsewhere."""
 

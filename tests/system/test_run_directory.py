@@ -15,7 +15,7 @@ from srl.services.metrics import read_metrics
 
 FIELDS = (
     "status", "env_steps", "seconds", "env_steps_per_second", "episodes", "episode_return_mean",
-    "policy_version", "policy_age_mean", "workers", "bottleneck",
+    "policy_version", "policy_age_mean", "workers", "bottleneck", "seconds_to_first_update",
 )  # fmt: skip
 
 

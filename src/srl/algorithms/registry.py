@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from srl.algorithms.protocol import Algorithm
 
 ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
+_CONFIGS = {"ppo": "srl.algorithms.ppo.config:PPOConfig"}
+"""Settings that can be had without the algorithm, which would import torch."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -25,3 +27,8 @@ def find_algorithm(name: str) -> type[Algorithm]:
             f"algorithm: expected a subclass of srl.algorithms.protocol.Algorithm, got {found!r}."
         )
     return found
+
+
+def algorithm_config(name: str) -> type:
+    """The settings class of an algorithm, by short name or import path."""
+    return resolve(_CONFIGS[name]) if name in _CONFIGS else find_algorithm(name).Config

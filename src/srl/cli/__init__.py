@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 from srl.cli import plan, play, show, train
@@ -45,8 +46,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; what users can act on is one message."""
+    begun = time.monotonic()
     try:
         args = make_parser().parse_args(arguments)
+        args.begun = begun
         code: int = args.run(args)
         sys.stdout.flush()
         return code

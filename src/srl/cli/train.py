@@ -98,7 +98,8 @@ def _train(args: argparse.Namespace) -> int:
     path = Path(args.run_dir) if args.run_dir else new_run_dir(experiment.name, experiment.seed)
     if args.seeds:
         return _train_seeds(experiment, path, args)
-    return _report(start(experiment, path, fresh=args.fresh, quiet=args.quiet), args.quiet)
+    run = start(experiment, path, fresh=args.fresh, quiet=args.quiet, begun=args.begun)
+    return _report(run, args.quiet)
 
 
 def _train_seeds(experiment: Experiment, path: Path, args: argparse.Namespace) -> int:
@@ -153,7 +154,8 @@ def _resume(args: argparse.Namespace) -> int:
     settings: dict[str, Any] = parse_pairs(args.set, "--set")
     given = {key: getattr(args, key) for key in ("layout", "steps", "seconds", "until")}
     settings |= {key: value for key, value in given.items() if value is not None}
-    return _report(resume(args.directory, set=settings, quiet=args.quiet), args.quiet)
+    run = resume(args.directory, set=settings, quiet=args.quiet, begun=args.begun)
+    return _report(run, args.quiet)
 
 
 def _report(run: Run, quiet: bool) -> int:

@@ -65,6 +65,7 @@ class Controller:
         fixed_weights: dict[str, dict[str, np.ndarray]],
         cores: int,
         quiet: bool,
+        begun: float,
     ) -> None:
         self.experiment = experiment
         self.plan = plan
@@ -85,8 +86,10 @@ class Controller:
         self._fixed_weights = fixed_weights
         self._cores = cores
         self._trainers = [worker for worker in plan.workers if worker.trains]
+        self._begun = begun
         self._started = time.monotonic()
         self._seconds_before = 0.0
+        self._steps_before = 0
         self._next_poll_ns = 0
         self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
         self._next_check = 0.0
@@ -112,6 +115,7 @@ class Controller:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on counting where a checkpoint left off."""
         self._seconds_before = checkpoint.manifest.seconds
+        self._steps_before = checkpoint.manifest.env_steps
         self.collector.restore(read_part(checkpoint, COLLECTOR_PART))
         self.last_checkpoint = checkpoint
 
@@ -123,10 +127,9 @@ class Controller:
             return
         self._next_poll_ns = now_ns + _POLL_NS
         now = now_ns / 1e9
-        if self._steady is None and any(
-            self.board.rows[worker.name].get("count_updates") for worker in self._trainers
-        ):
+        if self._steady is None and self.env_steps > self._steps_before:
             self._steady = (now, self.times(), _cores_clock())
+            log.info("first update after %.1f s", now - self._begun)
         self._check_goals()
         self._check_timeouts(now)
         self._show_notes()
@@ -293,6 +296,7 @@ class Controller:
             error=ending.reason if ending.status == "failed" else None,
             name=self.experiment.name,
             seed=self.experiment.seed,
+            seconds_to_first_update=self._steady[0] - self._begun if self._steady else None,
             best_checkpoint=best,
         )
         write_summary(self.run_dir, summary)

@@ -46,19 +46,30 @@ if TYPE_CHECKING:
     from srl.policies.protocol import Policy
 
 
-def launch(experiment: Experiment, run_dir: Path, *, quiet: bool = False) -> Summary:
-    """Runs an experiment to its end, resuming it if the run directory has a checkpoint."""
+def launch(
+    experiment: Experiment, run_dir: Path, *, quiet: bool = False, begun: float | None = None
+) -> Summary:
+    """Runs an experiment to its end, resuming it if the run directory has a checkpoint.
+
+    `begun` is the `time.monotonic()` at which the user asked for it, now if left out.
+    """
+    begun = time.monotonic() if begun is None else begun
     directory = RunDir(run_dir)
     signals = StopSignals()
     with directory.locked(), signals.installed():
-        return _Launch(experiment, directory, signals, quiet).run()
+        return _Launch(experiment, directory, signals, quiet, begun).run()
 
 
 class _Launch:
     """The steps from an experiment to its summary."""
 
     def __init__(
-        self, experiment: Experiment, directory: RunDir, signals: StopSignals, quiet: bool
+        self,
+        experiment: Experiment,
+        directory: RunDir,
+        signals: StopSignals,
+        quiet: bool,
+        begun: float,
     ) -> None:
         self.cores = available_cores()
         device = experiment.trainer.device
@@ -66,6 +77,7 @@ class _Launch:
         self.directory = directory
         self.signals = signals
         self.quiet = quiet
+        self.begun = begun
         self.experiment = experiment
         self.checkpoint: Checkpoint | None = None
 
@@ -172,6 +184,7 @@ class _Launch:
             fixed_weights=fixed,
             cores=self.cores,
             quiet=self.quiet,
+            begun=self.begun,
         )
         # Policies that nobody trains are published once, here.
         for name, weights in fixed.items():

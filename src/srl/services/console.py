@@ -190,6 +190,8 @@ def final_report(summary: Summary, run_dir: Path, plot: Path | None = None) -> s
         f"policy version {_number(summary.policy_version)}, "
         f"policy age {_value(summary.policy_age_mean)}"
     )
+    if summary.seconds_to_first_update is not None:
+        lines.append(f"  start       first update after {summary.seconds_to_first_update:.1f} s")
     for kind, worker in summary.workers.items():
         shares = {"busy": worker.busy, **worker.waits}
         text = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005)

@@ -40,6 +40,8 @@ class Summary(msgspec.Struct, kw_only=True, frozen=True):
     """Of training, those before a resume included."""
     env_steps_per_second: float = 0.0
     """Over the whole run."""
+    seconds_to_first_update: float | None = None
+    """From the command (or the call of `srl.train`) to the end of its first update."""
     episodes: int = 0
     episode_return_mean: float | None = None
     """Over the last 100 training episodes; None where none ended."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from srl.algorithms.registry import ALGORITHMS, algorithm_config, find_algorithm
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
 from srl.experiment import Experiment, PolicyConfig
@@ -108,3 +112,22 @@ def test_every_listed_setting_may_be_set_to_the_value_that_is_shown(experiment):
             value = parse_pairs([f"{setting.key}={setting.value}"], "--set")
             if setting.value:
                 override(experiment, value)
+
+
+def test_settings_are_read_without_torch():
+    """`srl train` starts its processes after this; a second of imports would hold them up."""
+    code = (
+        "import sys\n"
+        "from srl.run import assemble\n"
+        "settings = {'actor.envs': 8, 'algorithm.gamma': 0.9, 'env.args.x': 1}\n"
+        "made = assemble('cartpole', steps=10, layout='inline', device='cpu', set=settings)\n"
+        "assert made.algorithm['gamma'] == 0.9\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_settings_of_an_algorithm_are_those_of_its_class():
+    for name in ALGORITHMS:
+        assert algorithm_config(name) is find_algorithm(name).Config
