@@ -51,10 +51,9 @@ format: $(STAMP)  ## Format and fix what can be fixed.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## Run the benchmarks; each prints one JSON line.
-	@for file in benchmarks/bench_*.py; do \
-	  test -e $$file || { echo "There are no benchmarks yet."; break; }; \
-	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+# A quick look: make bench BENCH='W1a W2a --seconds 10'
+bench: $(STAMP)  ## Measure training speed on every workload; results go to benchmarks/results.
+	$(BIN)/python benchmarks/bench_workloads.py --write $(BENCH)
 
 soak: $(STAMP)  ## Run the long tests, by hand.
 	@for file in benchmarks/soak_*.py; do \

@@ -5,7 +5,7 @@ For every seed and layout, a recipe is trained until its condition holds (CartPo
 that every seed reaches it in every layout, and that the median number of steps is within 1.3 times
 that of `serial`. Other work on the machine does not change the steps of `serial`, which are the
 same to the last bit, and elsewhere only as far as it changes which fragments meet in a batch.
-Leaves out: seconds, which are shown, but are no measurement of speed (see `bench_training.py`).
+Leaves out: seconds, which are shown, but are no measurement of speed (see `srl bench`).
 
     python benchmarks/bench_learning.py [RECIPE] [--seeds 5] [--layouts serial inline ...] [--write]
 """

@@ -20,6 +20,7 @@ LAYERS = (
     ("experiment",),
     ("recipes", "overrides", "launch"),
     ("playing", "run"),
+    ("bench",),
     ("cli",),
 )
 """From the bottom up. A module may import its own part and those of lower layers."""

@@ -1,0 +1,64 @@
+"""What a machine can do at most with a workload, from what its parts cost.
+
+    limit = min(cores / core-seconds per step, 1 / longest serial chain per step)
+
+Both are per environment step. The first says that every core works all the time and on nothing but
+environments, inference and training. The second says that some things cannot be done at once,
+however many cores there are: an environment is stepped only after its action was chosen, and an
+update begins only when the one before is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What one environment step costs, each measured while all cores run copies of the same."""
+
+    env: float
+    """Core-seconds of stepping the environment."""
+    inference: float
+    """Core-seconds of choosing its action."""
+    training: float
+    """Core-seconds of learning from it."""
+    collect_chain: float
+    """Seconds of one tick (step a group, choose its actions) / environments in flight."""
+    train_chain: float
+    """Seconds of one learner step / environment steps in its batch, of the slowest policy."""
+    at_once: bool = True
+    """Whether collecting goes on while the trainer learns (algorithm.max_policy_age is not 0)."""
+
+    @property
+    def core_seconds(self) -> float:
+        """Of one environment step, all parts together."""
+        return self.env + self.inference + self.training
+
+    @property
+    def chain_seconds(self) -> float:
+        """Of the longest serial chain, per environment step."""
+        if self.at_once:
+            return max(self.collect_chain, self.train_chain)
+        return self.collect_chain + self.train_chain
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The limit of a workload on a machine."""
+
+    steps_per_second: float
+    binds: str
+    """What sets it: "cores", "collecting", "training", or "collecting, then training"."""
+
+
+def limit_of(costs: Costs, cores: int) -> Limit:
+    """The limit on a machine with so many cores."""
+    by_cores = cores / costs.core_seconds
+    by_chain = 1.0 / costs.chain_seconds
+    if by_cores <= by_chain:
+        return Limit(by_cores, "cores")
+    if not costs.at_once:
+        return Limit(by_chain, "collecting, then training")
+    chain = "collecting" if costs.collect_chain > costs.train_chain else "training"
+    return Limit(by_chain, chain)

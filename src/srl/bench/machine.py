@@ -1,0 +1,73 @@
+"""What was measured on, and what: the machine, the commit, the versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+from srl.launch.plan import available_cores
+
+PACKAGES = ("torch", "numpy", "gymnasium", "envpool", "ale-py", "mujoco", "mpe2")
+
+
+def machine() -> str:
+    """The machine in a few words: processor, cores, memory."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{model}, {available_cores()} cores, {memory:.0f} GiB"
+
+
+def commit() -> str:
+    """The commit that was measured, marked if the source differs from it; empty without git."""
+    head = _git("rev-parse", "--short", "HEAD")
+    return head + (" (with changes)" if head and _git("status", "--porcelain", ".") else "")
+
+
+def load(seconds: float = 0.5) -> float:
+    """Share of all cores' time in use while this process sleeps; 0 where it is not known."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None or after[1] == before[1]:
+        return 0.0
+    return 1.0 - (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _ticks() -> tuple[int, int] | None:
+    """(idle, all) ticks of all cores since the system started."""
+    try:
+        ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return ticks[3] + ticks[4], sum(ticks)
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide speed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _git(*arguments: str) -> str:
+    folder = Path(__file__).parents[1]
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, cwd=folder, check=False
+        )
+    except OSError:
+        return ""
+    return done.stdout.strip()

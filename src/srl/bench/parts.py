@@ -1,0 +1,228 @@
+"""The parts of a workload in one plain loop: environments, policies and algorithms, without workers
+and streams.
+
+What each part costs is measured on them, and the loop over them is what the whole system is
+compared with in the tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from srl.algorithms.protocol import Algorithm
+from srl.data.records import EnvStep, InferenceReply, InferenceRequest, SampleBatch
+from srl.data.spec import action_array
+from srl.data.stacking import push_frame
+from srl.data.trajectory import FragmentWriter, TrajectorySpec
+from srl.data.tree import Tree, leaves, tree_map
+from srl.envs.check import random_actions
+from srl.envs.registry import make_group, probe
+from srl.experiment import Experiment
+from srl.launch.plan import make_plan
+from srl.policies.protocol import Policy
+from srl.resolve import resolve
+from srl.settings import convert
+from srl.workers.actor import ActorConfig
+from srl.workers.policy import infer
+from srl.workers.wiring import PolicyPlan
+
+NUM_RANDOM = 64
+"""Random actions that are drawn beforehand, so that drawing them is not measured."""
+
+
+class PartLane:
+    """One policy's rows: what it sees, what it chooses, and the batch that it learns from."""
+
+    def __init__(
+        self,
+        plan: PolicyPlan,
+        policy: Policy,
+        rows: int,
+        trajectory: TrajectorySpec | None,
+        device: str,
+    ) -> None:
+        import torch
+
+        self.policy = policy.to(device)
+        self.device = torch.device(device)
+        self.generator = torch.Generator(self.device).manual_seed(1)
+        agent = plan.agent
+        self._stacks = [leaf.stack for leaf in leaves(agent.obs)]
+        mask = agent.action_mask
+        self.request = InferenceRequest(
+            obs=tree_map(lambda s: np.zeros((rows, *s.seen_shape), s.dtype), agent.obs),
+            state=tree_map(lambda s: np.zeros((rows, *s.shape), s.dtype), policy.state_spec),
+            is_first=np.ones(rows, bool),
+            explore=np.ones(rows, np.float32),
+            action_mask=np.ones((rows, *mask.shape), bool) if mask else None,
+        )
+        stored = action_array(agent.action)
+        self.action = np.zeros((rows, *stored.shape), stored.dtype)
+        self.algorithm: Algorithm | None = None
+        self._writer: FragmentWriter | None = None
+        if trajectory is not None:
+            kind = resolve(plan.algorithm_class)
+            config = convert(plan.algorithm, kind.Config, "algorithm")
+            self.algorithm = kind(self.policy, config, device=device, seed=1)
+            self._slot = trajectory.allocate()
+            self._writer = FragmentWriter(trajectory)
+            self._writer.open(self._slot)
+
+    def see(self, step: EnvStep) -> None:
+        """Notes what the environments showed, as the request for the next actions."""
+        request = self.request
+        if self._writer is not None:
+            if self._writer.full:
+                # The batch that was read from this memory is over.
+                self._writer.close()
+                self._writer.open(self._slot)
+            self._writer.reward(step.reward)
+            self._writer.observe(step, request.state)
+        for target, source, stack in zip(
+            leaves(request.obs), leaves(step.obs), self._stacks, strict=True
+        ):
+            if stack > 1:
+                push_frame(target, source, step.is_first)
+            else:
+                target[...] = source
+        request.is_first[...] = step.is_first
+        if request.action_mask is not None and step.action_mask is not None:
+            request.action_mask[...] = step.action_mask
+
+    def choose(self) -> InferenceReply:
+        """Actions for the request at hand."""
+        act = infer(self.policy, self.request, self.generator, self.device)
+        return InferenceReply(
+            action=act.action.cpu().numpy(),
+            state=None if act.state is None else tree_map(_host, act.state),
+            extras=tree_map(_host, act.extras),
+            policy_version=0,
+        )
+
+    def act(self) -> None:
+        """Chooses, and keeps what was chosen."""
+        reply = self.choose()
+        self.action[...] = reply.action
+        tree_map(np.copyto, self.request.state, reply.state)
+        if self._writer is not None:
+            self._writer.act(reply, None)
+
+    @property
+    def full(self) -> bool:
+        """Whether a batch is ready."""
+        return self._writer is not None and self._writer.full
+
+    @property
+    def batch(self) -> SampleBatch:
+        """The batch at hand; the next one is written over it."""
+        assert self._writer is not None
+        spec = self._writer.spec
+        return SampleBatch(
+            data=self._slot,
+            item_ids=np.zeros(1, np.int64),
+            burn_in=spec.burn_in,
+            state_every=spec.state_every,
+        )
+
+    def update(self) -> None:
+        """One learner step on the batch at hand."""
+        assert self.algorithm is not None
+        for _ in self.algorithm.update(self.batch, 0.0):
+            pass
+
+
+class Parts:
+    """A group of environments and the policies that play in it."""
+
+    def __init__(self, experiment: Experiment, num_envs: int, device: str = "cpu") -> None:
+        alone = dataclasses.replace(
+            experiment,
+            actor=ActorConfig(envs=num_envs, count=1, groups=1),
+            layout="serial",
+            dataflow="",
+        )
+        env_spec = probe(alone.env)
+        plan, modules = make_plan(alone, env_spec, device)
+        self.num_envs = num_envs
+        self.steps_per_batch = 0
+        """Environment steps that a batch holds."""
+        self._spec = env_spec
+        self.group = make_group(
+            alone.env, num_envs=num_envs, lanes=plan.lanes, on_call=lambda call, index: None
+        )
+        trajectories = {s.policy: s.spec.trajectory for s in plan.samples.values()}
+        self.lanes = {
+            name: PartLane(
+                policy,
+                modules[name],
+                num_envs * len(policy.agents),
+                trajectories.get(name),
+                device,
+            )
+            for name, policy in plan.policies.items()
+        }
+        for trajectory in trajectories.values():
+            self.steps_per_batch = num_envs * trajectory.length
+        self._acted = False
+        self._shown = self.group.reset(1)
+        self._see(self._shown)
+
+    def _see(self, steps: dict[str, EnvStep]) -> None:
+        for name, lane in self.lanes.items():
+            lane.see(steps[name])
+
+    def act(self) -> None:
+        """Chooses the actions of every policy."""
+        for lane in self.lanes.values():
+            lane.act()
+
+    def choose(self) -> None:
+        """One forward pass of every policy, kept nowhere."""
+        for lane in self.lanes.values():
+            lane.choose()
+
+    def collect(self) -> None:
+        """Plays until the next batch of every policy is ready."""
+        while True:
+            if self._acted:
+                self._see(self.group.step({name: lane.action for name, lane in self.lanes.items()}))
+            self.act()
+            self._acted = True
+            if all(lane.full for lane in self.lanes.values() if lane.algorithm is not None):
+                return
+
+    def update(self) -> None:
+        """One learner step of every policy that learns."""
+        for lane in self.lanes.values():
+            if lane.algorithm is not None:
+                lane.update()
+
+    def random_stepper(self) -> Callable[[], None]:
+        """A call that steps the environments once, with random actions."""
+        rng = np.random.default_rng(0)
+        lanes = self.group.lanes
+        drawn = [random_actions(self._spec, self._shown, lanes, rng) for _ in range(NUM_RANDOM)]
+        masked = any(agent.has_action_mask for agent in self._spec.agents.values())
+        count = 0
+
+        def step() -> None:
+            nonlocal count
+            count += 1
+            actions = drawn[count % NUM_RANDOM]
+            if masked:
+                actions = random_actions(self._spec, self._shown, lanes, rng)
+            self._shown = self.group.step(actions)
+
+        return step
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self.group.close()
+
+
+def _host(tensor: Tree) -> np.ndarray:
+    array: np.ndarray = tensor.cpu().numpy()
+    return array

@@ -1,0 +1,71 @@
+"""Results as records, tables and text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from srl.bench.bench import Result, Round, as_record, settled
+from srl.bench.limit import Costs, limit_of
+from srl.bench.report import describe, markdown, settings_line
+from srl.bench.trial import Rate
+from srl.bench.workloads import find_target
+
+COSTS = Costs(env=1e-5, inference=2e-5, training=7e-5, collect_chain=1e-6, train_chain=1e-6)
+
+
+def round_of(rate: float, load: float = 0.0) -> Round:
+    return Round(
+        env_only=100_000.0,
+        with_inference=50_000.0,
+        training=Rate(
+            steps_per_second=rate,
+            seconds=60.0,
+            policy_age_mean=0.9,
+            workers={"trainer": {"busy": 0.8, "samples": 0.2}},
+            bottleneck="the trainer is the limit",
+        ),
+        costs=COSTS,
+        limit=limit_of(COSTS, 2),
+        other_load=load,
+    )
+
+
+def result_of(*rounds: Round) -> Result:
+    experiment, _ = settled(find_target("W1a", "inline", {}))
+    return Result(workload="W1a", experiment=experiment, cores=2, rounds=rounds)
+
+
+def test_a_record_has_medians_and_what_is_needed_to_repeat_it() -> None:
+    record = as_record(result_of(round_of(9_000), round_of(12_000), round_of(10_000)))
+    json.dumps(record)
+    wanted = {
+        "workload": "W1a",
+        "layout": "inline",
+        "steps_per_second": 10_000,
+        "env_only": 100_000,
+        "with_inference": 50_000,
+        "limit": 20_000,
+        "share_of_limit": 0.5,
+        "policy_age_mean": 0.9,
+    }
+    assert {key: record[key] for key in wanted} == wanted
+    assert record["counts"]["actor.envs"] == 64
+    assert record["versions"]["torch"]
+    assert record["costs_microseconds"]["training"] == 70
+
+
+def test_a_table_says_how_far_from_the_limit_and_why() -> None:
+    record = as_record(result_of(round_of(10_000), round_of(11_000)))
+    text = describe(record)
+    for part in ("20,000", "52%", "set by cores", "the trainer is the limit", "samples 20%"):
+        assert part in text
+    assert "not to be quoted" not in text
+    assert "(10,000 - 11,000)" in markdown([record])[-1]
+    assert "max_grad_norm=0.5" in settings_line(record)
+
+
+def test_a_busy_machine_is_mentioned() -> None:
+    record = as_record(result_of(dataclasses.replace(round_of(10_000), other_load=0.4)))
+    assert "40%" in describe(record)
+    assert "quiet" in describe(record)
