@@ -80,6 +80,8 @@ class Copies:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
+                # As worker processes are: the kernel shares cores fairly between sessions.
+                start_new_session=True,
             )
             self._children.append(self._stack.enter_context(child))
             self._stack.callback(_end, child)
