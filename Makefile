@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-system test-learning check format bench soak clean
+.PHONY: help install train test test-system test-learning check format bench compare-setup compare soak clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
@@ -54,6 +54,12 @@ format: $(STAMP)  ## Format and fix what can be fixed.
 # A quick look: make bench BENCH='W1a W2a --seconds 10'
 bench: $(STAMP)  ## Measure training speed on every workload; results go to benchmarks/results.
 	$(BIN)/python benchmarks/bench_workloads.py --write $(BENCH)
+
+compare-setup:  ## Install the peers of the comparison, each in its own environment.
+	$(PYTHON) benchmarks/compare/venvs.py
+
+compare: $(STAMP) compare-setup  ## Compare speed with the peers on a workload: make compare W=W1a
+	$(BIN)/python benchmarks/compare/compare.py $(or $(W),W1a)
 
 soak: $(STAMP)  ## Run the long tests, by hand.
 	@for file in benchmarks/soak_*.py; do \

@@ -1,0 +1,110 @@
+"""Who is compared: each peer's environment, runner, workloads, and the layouts worth trying.
+
+The layout that a peer runs in is the best found for it, in `layouts.json` (written by `search.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import venvs
+from workloads import WORKLOADS
+
+HERE = Path(__file__).parent
+LAYOUTS = HERE / "layouts.json"
+OURS = "srl"
+
+Layout = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One contender that is not ours."""
+
+    venv: str
+    script: str
+    workloads: tuple[str, ...]
+    candidates: tuple[Layout, ...]
+    """Layouts to search, the best guess first."""
+
+    def command(self, target: str, layout: Layout, *arguments: str) -> list[str]:
+        """Runs this peer on a workload or a task."""
+        pairs = [f"{key}={value}" for key, value in layout.items()]
+        script = str(HERE / "runners" / self.script)
+        return [str(venvs.python_of(self.venv)), script, target, *arguments, "--layout", *pairs]
+
+
+def _layouts(**values: tuple[Any, ...]) -> tuple[Layout, ...]:
+    """Every combination."""
+    found: list[Layout] = [{}]
+    for key, choices in values.items():
+        found = [{**one, key: choice} for one in found for choice in choices]
+    return tuple(found)
+
+
+_FLAT = ("W1a", "W1b", "W2a", "W2b", "W3a", "W3b")
+_SF_GYM = _layouts(envs=("gym",), mode=("async", "sync"), workers=(2,), splits=(2, 1))
+_SF_POOL = _layouts(envs=("envpool",), mode=("async", "serial"), workers=(1,), splits=(1,))
+_RUNNERS = _layouts(algo=("ppo",), runners=(0, 2), threads=(1,))
+
+PEERS: dict[str, Peer] = {
+    "cleanrl_envpool": Peer(
+        "single",
+        "run_cleanrl.py",
+        (*_FLAT, "W4"),
+        _layouts(vec=("envpool",), threads=(1, 2), env_threads=(2, 1)),
+    ),
+    "cleanrl": Peer(
+        "single",
+        "run_cleanrl.py",
+        (*_FLAT, "W4", "W5"),
+        _layouts(vec=("sync", "async"), threads=(1, 2)),
+    ),
+    "sb3": Peer(
+        "single",
+        "run_sb3.py",
+        (*_FLAT, "W4"),
+        (*_layouts(vec=("envpool", "dummy"), threads=(1, 2)), {"vec": "subproc", "threads": 1}),
+    ),
+    "torchrl": Peer(
+        "single", "run_torchrl.py", _FLAT, _layouts(vec=("serial", "parallel"), threads=(1, 2))
+    ),
+    "sample_factory": Peer("sample_factory", "run_sf.py", (*_FLAT, "W4"), _SF_GYM + _SF_POOL),
+    "rllib_ppo": Peer("rllib", "run_rllib.py", (*_FLAT, "W4", "W5"), _RUNNERS),
+    "rllib_impala": Peer(
+        "rllib", "run_rllib.py", ("W1a", "W3a"), _layouts(algo=("impala",), runners=(1, 2))
+    ),
+    "pufferlib": Peer(
+        "pufferlib",
+        "run_puffer.py",
+        (*_FLAT, "W4"),
+        (*_layouts(vec=("envpool",), threads=(1, 2)), {"vec": "workers", "threads": 1}),
+    ),
+}
+
+
+def chosen_layout(peer: str, target: str) -> Layout:
+    """The best layout found for a peer on a workload, else its best guess."""
+    table = json.loads(LAYOUTS.read_text()) if LAYOUTS.is_file() else {}
+    entry = table.get(peer, {}).get(target)
+    return entry["layout"] if entry else PEERS[peer].candidates[0]
+
+
+def peers_of(workload: str) -> list[str]:
+    """Peers that can run a workload."""
+    assert workload in WORKLOADS
+    return [name for name, peer in PEERS.items() if workload in peer.workloads]
+
+
+def our_command(*arguments: str) -> list[str]:
+    """Runs `srl` with this interpreter."""
+    return [
+        sys.executable,
+        "-c",
+        "import sys; from srl.cli import main; sys.exit(main())",
+        *arguments,
+    ]

@@ -1,0 +1,154 @@
+"""TorchRL's PPO in the style of its sota-implementations: collector, GAE, ClipPPOLoss.
+
+Layouts: `vec=serial` (environments in this process) or `vec=parallel` (a process each).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+from environments import make_gym  # noqa: E402
+from measuring import Meter, Options, leave, parse  # noqa: E402
+from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule  # noqa: E402
+from torch import nn  # noqa: E402
+from torchrl.collectors import Collector  # noqa: E402
+from torchrl.envs import (  # noqa: E402
+    Compose,
+    DoubleToFloat,
+    GymWrapper,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    TransformedEnv,
+)
+from torchrl.modules import (  # noqa: E402
+    ActorValueOperator,
+    ProbabilisticActor,
+    ValueOperator,
+)
+from torchrl.objectives import ClipPPOLoss  # noqa: E402
+from torchrl.objectives.value import GAE  # noqa: E402
+
+logging.disable(logging.WARNING)
+
+
+def tower(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+    )
+
+
+class NatureCNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(4, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(3136, 512),
+            nn.ReLU(),
+        )
+
+    def forward(self, frames: torch.Tensor) -> torch.Tensor:
+        flat = frames.reshape(-1, 4, 84, 84).float() / 255
+        return self.layers(flat).reshape(*frames.shape[:-3], 512)
+
+
+def make_envs(options: Options):
+    s = options.settings
+
+    def make():
+        if s.env == "cheetah":
+            return GymWrapper(make_gym(s.env))
+        return GymWrapper(make_gym(s.env), categorical_action_encoding=True)
+
+    kind = SerialEnv if options.layout["vec"] == "serial" else ParallelEnv
+    return TransformedEnv(kind(s.num_envs, make), Compose(DoubleToFloat(), RewardSum()))
+
+
+def make_modules(env: str, spec):
+    """Actor and critic."""
+    if env == "cheetah":
+        net = nn.Sequential(tower(17, 6), AddStateIndependentNormalScale(6))
+        head = TensorDictModule(net, ["observation"], ["loc", "scale"])
+        actor = ProbabilisticActor(
+            head,
+            in_keys=["loc", "scale"],
+            distribution_class=torch.distributions.Normal,
+            return_log_prob=True,
+            spec=spec,
+        )
+        return actor, ValueOperator(tower(17, 1), in_keys=["observation"])
+    pixels = env == "pong"
+    net = nn.Linear(512, 6) if pixels else tower(4, 2)
+    actor = ProbabilisticActor(
+        TensorDictModule(net, ["hidden" if pixels else "observation"], ["logits"]),
+        in_keys=["logits"],
+        distribution_class=torch.distributions.Categorical,
+        return_log_prob=True,
+        spec=spec,
+    )
+    if not pixels:
+        return actor, ValueOperator(tower(4, 1), in_keys=["observation"])
+    body = TensorDictModule(NatureCNN(), ["observation"], ["hidden"])
+    both = ActorValueOperator(body, actor, ValueOperator(nn.Linear(512, 1), in_keys=["hidden"]))
+    return both.get_policy_operator(), both.get_value_operator()
+
+
+def train(options: Options, meter: Meter) -> None:
+    s = options.settings
+    envs = make_envs(options)
+    actor, critic = make_modules(s.env, envs.action_spec)
+    advantage = GAE(gamma=s.gamma, lmbda=s.gae_lambda, value_network=critic, average_gae=False)
+    loss_module = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=s.clip,
+        entropy_coeff=s.entropy_coefficient,
+        critic_coeff=s.value_coefficient,
+        loss_critic_type="l2",
+        normalize_advantage=True,
+    )
+    parameters = list(loss_module.parameters())
+    meter.num_parameters = sum(p.numel() for p in parameters)
+    optimizer = torch.optim.Adam(parameters, lr=s.learning_rate, eps=s.adam_eps)
+    collector = Collector(envs, actor, frames_per_batch=s.batch, total_frames=-1)
+    env_steps = 0
+    for data in collector:
+        for value in data["next", "episode_reward"][data["next", "done"]].tolist():
+            meter.returns.append(value)
+        with torch.no_grad():
+            flat = advantage(data).reshape(-1)
+        for _ in range(s.epochs):
+            for rows in torch.randperm(len(flat)).split(s.minibatch):
+                losses = loss_module(flat[rows])
+                loss = losses["loss_objective"] + losses["loss_critic"]
+                loss = loss + losses["loss_entropy"] if s.entropy_coefficient else loss
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(parameters, s.max_grad_norm)
+                optimizer.step()
+        env_steps += s.batch
+        if meter.update(env_steps):
+            return
+
+
+def main() -> None:
+    options = parse(vec="serial", threads=1)
+    torch.set_num_threads(options.layout["threads"])
+    torch.manual_seed(options.seed)
+    meter = Meter("torchrl", options, ["torchrl", "tensordict", "torch", "gymnasium", "numpy"])
+    train(options, meter)
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What is measured, as data: the workloads of `srl bench` and the tasks that are learned.
+
+Every runner reads its settings here, in its peer's own environment, so this file needs nothing but
+Python. A test keeps the workloads equal to those of `srl bench`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """PPO's settings for one environment; those of the peers are named differently, but equal."""
+
+    env: str
+    """cartpole, cartpole_masked, pong, cheetah or simple_tag."""
+    num_envs: int
+    horizon: int
+    """Steps of each environment in a batch."""
+    epochs: int
+    minibatches: int
+    learning_rate: float = 2.5e-4
+    entropy_coefficient: float = 0.01
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    value_coefficient: float = 0.5
+    max_grad_norm: float = 0.5
+    adam_eps: float = 1e-5
+    lstm: int = 0
+    """Width of the memory after the network's 64x64 layers; 0: none."""
+    sequence: int = 0
+    """Steps that the memory is trained through at once."""
+    anneal_steps: int = 0
+    """The learning rate goes to 0 linearly over so many environment steps; 0: it is constant."""
+    normalize: bool = False
+    """Observations and returns by their running deviation (learning only: no workload does)."""
+
+    @property
+    def batch(self) -> int:
+        """Environment steps of one update."""
+        return self.num_envs * self.horizon
+
+    @property
+    def minibatch(self) -> int:
+        """Environment steps of one optimizer step."""
+        return self.batch // self.minibatches
+
+    def replaced(self, **changes: object) -> Settings:
+        """The same with some settings changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+_CHEETAH = {"env": "cheetah", "learning_rate": 3e-4, "entropy_coefficient": 0.0}
+
+WORKLOADS: dict[str, Settings] = {
+    "W1a": Settings("cartpole", 64, 32, 1, 1),
+    "W1b": Settings("cartpole", 64, 16, 4, 4),
+    "W2a": Settings("pong", 8, 128, 1, 4),
+    "W2b": Settings("pong", 8, 128, 4, 4),
+    "W3a": Settings(num_envs=64, horizon=32, epochs=1, minibatches=1, **_CHEETAH),
+    "W3b": Settings(num_envs=64, horizon=32, epochs=4, minibatches=4, **_CHEETAH),
+    "W4": Settings("cartpole_masked", 64, 32, 1, 1, lstm=128, sequence=16),
+    "W5": Settings("simple_tag", 16, 64, 4, 4),
+}
+
+THRESHOLDS = {"cartpole": 475.0, "cheetah": 2000.0, "pong": 18.0}
+"""A task is solved at this mean return of the last 100 training episodes."""
+
+EPISODES = 100
+"""Episodes behind a mean return."""
+
+CURVES: dict[str, tuple[Settings, int, int]] = {
+    "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 5),
+    "cheetah": (
+        Settings(num_envs=16, horizon=128, epochs=10, minibatches=32, normalize=True, **_CHEETAH),
+        1_000_000,
+        5,
+    ),
+    "pong": (Settings("pong", 8, 128, 4, 4, clip=0.1), 3_000_000, 2),
+}
+"""Learning at equal environment steps: settings for all, steps, and seeds. HalfCheetah is learned
+with normalised observations and returns by all, as everybody does."""

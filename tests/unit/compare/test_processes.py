@@ -1,0 +1,91 @@
+"""Contenders that crash, hang, or leave processes behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from compare import measure
+from processes import descendants, run
+
+SPEED = "print('{\"steps_per_second\": 7}', flush=True)"
+CHILD = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)"
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends: killed ones may take a moment to be reaped."""
+    for _ in range(500):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_result_is_kept() -> None:
+    record = measure(python(SPEED), timeout=30)
+    assert record["ok"]
+    assert record["result"] == {"steps_per_second": 7}
+    assert record["tail"] == []
+
+
+def test_a_crash_is_recorded_with_its_last_lines() -> None:
+    record = measure(python("print('started'); raise ValueError('no such game')"), timeout=30)
+    assert not record["ok"]
+    assert record["reason"] == "exit code 1"
+    assert "ValueError: no such game" in record["tail"]
+
+
+def test_a_hang_is_stopped_at_the_time_out() -> None:
+    record = measure(python("import time; print('waiting', flush=True); time.sleep(600)"), 1.0)
+    assert not record["ok"]
+    assert record["reason"] == "timed out"
+    assert record["tail"] == ["waiting"]
+    assert record["seconds"] < 30
+
+
+def test_a_hung_contenders_children_are_killed() -> None:
+    pids: list[int] = []
+    code = f"{CHILD}; print(c.pid, flush=True); input()"
+
+    def note(line: str, seconds: float) -> bool:
+        pids.append(int(line))
+        return True
+
+    finished = run([sys.executable, "-c", code.replace("; input()", "; c.wait()")], 30, note)
+    assert finished.code is None
+    assert not finished.timed_out
+    assert is_gone(pids[0])
+
+
+def test_an_orphan_is_killed_too() -> None:
+    """Its parent is gone by then, but not its session."""
+    pids: list[int] = []
+    finished = run(
+        python(f"{CHILD}; print(c.pid, flush=True)"),
+        30,
+        lambda line, _: bool(pids.append(int(line))),
+    )
+    assert finished.code == 0
+    assert is_gone(pids[0])
+
+
+def test_descendants_are_found() -> None:
+    started: list[list[int]] = []
+    code = "import sys; print(1, flush=True); sys.stdin.read(); import time; time.sleep(60)"
+
+    def look(line: str, seconds: float) -> bool:
+        started.append(descendants(os.getpid()))
+        return True
+
+    run(python(code), 30, look)
+    assert len(started[0]) >= 1
