@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from harness import FAULTY, read_summary
 
+from srl.algorithms.ppo.learner import PPO
 from srl.data.tree import paths
 from srl.experiment import Experiment
 from srl.launch.launch import launch
@@ -130,10 +131,8 @@ def test_a_learner_step_that_was_given_up_is_done_again(
 ) -> None:
     """The signal comes between two minibatches, so the step is undone and its batch kept."""
     undone = []
-    original = TrainerWorker._undo
-    monkeypatch.setattr(
-        TrainerWorker, "_undo", lambda self: (undone.append(self.version), original(self))
-    )
+    original = PPO.undo
+    monkeypatch.setattr(PPO, "undo", lambda self: (undone.append(self.num_updates), original(self)))
     beat = TrainerWorker._fill
     in_update = 0
 

@@ -313,7 +313,7 @@ class Reinforce(PPO):
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         now = self.evaluate(minibatch)
         policy_loss = -(now.log_prob * minibatch.advantage).mean()
-        value_loss = (now.value - minibatch.target).square().mean()
+        value_loss = self.value_loss(now.value, minibatch)
         return policy_loss + value_loss, {"policy_loss": policy_loss.detach()}
 
 

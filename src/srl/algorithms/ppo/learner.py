@@ -142,6 +142,12 @@ class PPO(Algorithm):
         loss, terms = surrogate(now.log_prob, now.entropy, now.value, samples, weights)
         return loss, terms._asdict()
 
+    def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
+        """For a loss of your own: half the squared error of the critic, in the units that its last
+        layer predicts in."""
+        scale = getattr(self.policy, "value_scale", 1.0)
+        return 0.5 * ((value - minibatch.target) / scale).square().mean()
+
     def evaluate(self, minibatch: Minibatch) -> Evaluation:
         """Runs the policy over a minibatch with gradients; the burn-in runs without."""
         obs, state, skip = minibatch.obs, minibatch.state, minibatch.burn_in
