@@ -121,7 +121,8 @@ def make_model(options: Options, envs: VecEnv):
         "gae_lambda": s.gae_lambda,
         "clip_range": s.clip,
         "ent_coef": s.entropy_coefficient,
-        "vf_coef": s.value_coefficient,
+        # Its value loss is the whole squared error; ours and CleanRL's is half of it.
+        "vf_coef": s.value_coefficient / 2,
         "max_grad_norm": s.max_grad_norm,
         "seed": options.seed,
         "device": "cpu",

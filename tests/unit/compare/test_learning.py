@@ -1,0 +1,94 @@
+"""Returns out of what contenders print, and what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from curves import missing, plot, thinned, write_csv
+from solve import median, table
+from workloads import CURVES
+
+from learning import Point, our_equal_command, our_points, parse_point, peer_command
+from srl.cli import make_parser
+
+
+def test_a_line_of_returns_is_read_and_others_are_not() -> None:
+    line = 'RETURN {"env_steps": 10, "mean": 2.5, "episodes": 3}'
+    assert parse_point(line) == Point(10, 2.5, 3)
+    assert parse_point("RETURN {broken") is None
+    assert parse_point("something else") is None
+
+
+def test_a_task_is_solved_by_a_hundred_episodes_over_the_threshold() -> None:
+    assert Point(1, 475.0, 100).solves(475.0)
+    assert not Point(1, 474.9, 100).solves(475.0)
+    assert not Point(1, 500.0, 99).solves(475.0)
+
+
+def test_our_returns_come_from_the_metrics(tmp_path: Path) -> None:
+    lines = [
+        '{"env_steps": 5, "episodes": 0}',
+        '{"env_steps": 10, "episodes": 2, "episode_return_mean": 7.5}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert our_points(tmp_path) == [Point(10, 7.5, 2)]
+
+
+def test_our_command_is_one_that_srl_knows(tmp_path: Path) -> None:
+    for settings, env_steps, _ in CURVES.values():
+        command = our_equal_command(settings, env_steps, 3, tmp_path)
+        words = command[command.index("train") :]
+        parsed = make_parser().parse_args(words)
+        assert f"actor.envs={settings.num_envs}" in parsed.set
+        assert parsed.seed == 3
+
+
+def test_a_peer_is_told_what_to_change() -> None:
+    command = peer_command("sb3", "cartpole", {"vec": "dummy"}, 2, 500, {"epochs": 9})
+    assert command[command.index("--settings") + 1] == '{"epochs": 9}'
+    assert command[command.index("--learn") + 1] == "500"
+
+
+def solved(contender: str, seed: int, seconds: float | None, stopped: float | None = None) -> dict:
+    return {"contender": contender, "seed": seed, "seconds": seconds, "stopped_at": stopped}
+
+
+def test_a_peer_that_was_stopped_counts_as_slower() -> None:
+    records = [solved("srl", i, 10.0 * i) for i in (1, 2, 3)]
+    records += [solved("fast", 1, 30.0), solved("fast", 2, 60.0), solved("fast", 3, None, 40.0)]
+    records += [solved("slow", i, None, 40.0) for i in (1, 2)] + [solved("slow", 3, None)]
+    assert median(records[:3]) == 20.0
+    text = table(records)
+    assert text[2] == "| srl | 10.0 | 20.0 | 30.0 | 20.0 | 1.00 |"
+    assert text[3] == "| fast | 30.0 | 60.0 | > 40 | 60.0 | 3.00 |"
+    assert text[4] == "| slow | > 40 | > 40 | failed | not solved | - |"
+
+
+def test_seeds_that_are_done_are_skipped_and_failed_ones_are_not() -> None:
+    records = [
+        {"contender": "srl", "seed": 1, "ok": True},
+        {"contender": "srl", "seed": 2, "ok": False},
+    ]
+    assert missing(records, [("srl", 1), ("srl", 2), ("sb3", 1)]) == [("srl", 2), ("sb3", 1)]
+
+
+def test_thinning_keeps_the_last_point() -> None:
+    points = [Point(i, 0.0, i) for i in range(1001)]
+    found = thinned(points, 100)
+    assert len(found) <= 101
+    assert found[-1] == points[-1]
+    assert thinned(points[:50], 100) == points[:50]
+
+
+def test_curves_become_a_table_and_a_picture(tmp_path: Path) -> None:
+    records = [
+        {"contender": name, "seed": seed, "points": [[1000, 10.0 * seed], [300_000, 400.0]]}
+        for name in ("srl", "sb3")
+        for seed in (1, 2)
+    ]
+    write_csv(records, tmp_path / "c.csv")
+    lines = (tmp_path / "c.csv").read_text().splitlines()
+    assert lines[:2] == ["contender,seed,env_steps,return", "srl,1,1000,10.0"]
+    assert len(lines) == 9
+    plot(records, "cartpole", tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
