@@ -1,0 +1,201 @@
+"""How fast the networks are: the Nature CNN as we run it, beside the same network as torch's
+tutorials write it.
+
+Measures, each contender in a process of its own, by turns: one optimizer step of PPO from the
+rollout's bytes to moved weights (gather, forward, objective, backward, clipping, Adam), and one
+forward pass that chooses actions. Leaves out: environments, streams, and the rollout itself. The
+plain contender has the same layers, the same objective and batch, in torch's default memory format
+and with the default allocator.
+
+    python benchmarks/bench_kernels.py [--rounds 5] [--threads 1] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from results import write_result
+from torch import nn
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.learner import PPO
+from srl.data.records import SampleBatch
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.trajectory import TrajectorySpec
+from srl.launch.allocator import keep_large_buffers
+from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
+
+ROWS, TICKS, ACTIONS = 8, 128, 6
+TRAIN_BATCHES, ACT_BATCHES = (256, 1024), (8, 64)
+AGENT = AgentSpec(obs=ArraySpec(shape=(84, 84), dtype="uint8", stack=4), action=Discrete(ACTIONS))
+LEARNING_RATE, EPS = 2.5e-4, 1e-5
+
+Call = Callable[[], object]
+
+
+class Ours:
+    """The policy and the learner of SRL."""
+
+    def __init__(self) -> None:
+        keep_large_buffers()
+        self.policy = ActorCritic(AGENT, ActorCriticConfig(normalize_returns=False))
+        self.generator = torch.Generator().manual_seed(0)
+
+    def training(self, size: int) -> Call:
+        config = PPOConfig(
+            rollout_length=TICKS, epochs=1, minibatches=ROWS * TICKS // size, adam_eps=EPS
+        )
+        learner = PPO(self.policy, config)
+        spec = TrajectorySpec(
+            length=TICKS, rows=ROWS, envs=ROWS, agent=AGENT, extras=self.policy.extras_spec
+        )
+        data, rng = spec.allocate(), np.random.default_rng(0)
+        data.obs[...] = rng.integers(0, 256, data.obs.shape, np.uint8)
+        data.action[...] = rng.integers(0, ACTIONS, data.action.shape)
+        data.reward[...] = rng.normal(size=data.reward.shape)
+        data.acted[...] = data.alive[...] = True
+        data.extras["log_prob"][...] = -np.log(ACTIONS)
+        batch = SampleBatch(data=data, item_ids=np.zeros(1, np.int64), burn_in=0, state_every=1)
+        return lambda: list(learner.update(batch, 0.0))
+
+    def acting(self, size: int) -> Call:
+        obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
+        first, explore = torch.zeros(size, dtype=torch.bool), torch.ones(size)
+
+        def call() -> object:
+            with torch.inference_mode():
+                return self.policy.act(obs, None, first, explore, None, self.generator)
+
+        return call
+
+
+class Plain:
+    """The same network and objective in a few lines of plain torch."""
+
+    def __init__(self) -> None:
+        self.body = nn.Sequential(
+            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()),
+        )
+        self.actor, self.critic = nn.Linear(512, ACTIONS), nn.Linear(512, 1)
+        self.parameters = [
+            p for part in (self.body, self.actor, self.critic) for p in part.parameters()
+        ]
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
+        features = self.body(obs.float() / 255.0)
+        logits = self.actor(features)
+        return torch.distributions.Categorical(logits=logits), self.critic(features).squeeze(-1)
+
+    def training(self, size: int) -> Call:
+        total = ROWS * TICKS
+        obs = torch.randint(0, 256, (total, 4, 84, 84), dtype=torch.uint8)
+        action = torch.randint(0, ACTIONS, (total,))
+        log_prob, advantage, target = torch.full((total,), -1.8), *torch.randn(2, total)
+        optimizer = torch.optim.Adam(self.parameters, lr=LEARNING_RATE, eps=EPS)
+
+        def call() -> None:
+            for index in torch.randperm(total).split(size):
+                chosen, value = self.forward(obs[index])
+                picked = advantage[index]
+                picked = (picked - picked.mean()) / (picked.std() + 1e-8)
+                ratio = (chosen.log_prob(action[index]) - log_prob[index]).exp()
+                policy_loss = -torch.min(ratio * picked, ratio.clamp(0.8, 1.2) * picked).mean()
+                value_loss = 0.5 * (value - target[index]).square().mean()
+                loss = policy_loss + 0.5 * value_loss - 0.01 * chosen.entropy().mean()
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(self.parameters, 0.5)
+                optimizer.step()
+
+        return call
+
+    def acting(self, size: int) -> Call:
+        obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
+
+        def call() -> object:
+            with torch.no_grad():
+                chosen, value = self.forward(obs)
+                action = chosen.sample()  # type: ignore[no-untyped-call]
+                return action, chosen.log_prob(action), value
+
+        return call
+
+
+def rate(call: Call, per_call: int, seconds: float) -> float:
+    """Samples per second, after two calls that do not count."""
+    call(), call()
+    calls, start = 0, time.perf_counter()
+    while (passed := time.perf_counter() - start) < seconds:
+        call()
+        calls += 1
+    return per_call * calls / passed
+
+
+def measure(name: str, threads: int) -> dict[str, float]:
+    """What one contender reaches in this process: samples per second by what is done."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    contender = {"ours": Ours, "plain": Plain}[name]()
+    found = {}
+    for size in TRAIN_BATCHES:
+        found[f"training {size}"] = rate(contender.training(size), ROWS * TICKS, 3.0)
+    for size in ACT_BATCHES:
+        found[f"acting {size}"] = rate(contender.acting(size), size, 1.5)
+    return found
+
+
+def main() -> None:
+    """Runs the contenders by turns and prints ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/")
+    parser.add_argument("--contender", choices=["ours", "plain"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.contender:
+        print(json.dumps(measure(options.contender, options.threads)))
+        return
+    rounds: list[dict[str, dict[str, float]]] = []
+    for number in range(options.rounds):
+        rounds.append({})
+        for name in ("ours", "plain"):
+            print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
+            command = [sys.executable, __file__, "--contender", name]
+            command += ["--threads", str(options.threads)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            rounds[-1][name] = json.loads(done.stdout)
+    lines = [
+        f"{options.threads} thread(s), {options.rounds} rounds. Samples per second, median;",
+        "the ratio is that of each round: median (least to most).",
+        "",
+        "| what | ours | plain torch | ratio |",
+        "|---|---|---|---|",
+    ]
+    summary: dict[str, float] = {}
+    for what in rounds[0]["ours"]:
+        ours, plain = ([r[name][what] for r in rounds] for name in ("ours", "plain"))
+        ratios = sorted(a / b for a, b in zip(ours, plain, strict=True))
+        summary[what] = round(statistics.median(ratios), 3)
+        lines.append(
+            f"| {what} | {statistics.median(ours):,.0f} | {statistics.median(plain):,.0f} | "
+            f"{summary[what]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
+        )
+    print("\n".join(lines), file=sys.stderr)
+    print(json.dumps({"benchmark": "kernels", "threads": options.threads, "ratios": summary}))
+    if options.write:
+        print(write_result(f"kernels_{options.threads}thread", __doc__, lines), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
