@@ -107,8 +107,10 @@ class ShmArena:
         fd = self._ringers.get(process)
         if fd is None:
             fd = self._ringers[process] = _open_pipe(self.folder, process)
-        with suppress(BlockingIOError):
+        try:
             os.write(fd, b"\0")
+        except BlockingIOError:
+            return
 
     def close(self) -> None:
         """Closes what this process opened; mapped regions go when nobody looks at them any more."""
@@ -131,8 +133,7 @@ class Bell:
         last wait count."""
         if not self._poll.poll(timeout_seconds * 1000.0):
             return False
-        with suppress(BlockingIOError):
-            os.read(self._fd, 65536)
+        os.read(self._fd, 65536)
         return True
 
     def close(self) -> None:

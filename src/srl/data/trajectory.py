@@ -1,7 +1,7 @@
 """Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer
 reads.
 
-The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(reply)`, and
+The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(...)`, and
 `reward(...)` when the environment has answered; `full` says that the last tick is written, and
 `close()` keeps what overlaps with the next fragment in private memory, so that the slot can be
 committed before the next one is claimed.
@@ -15,8 +15,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from srl.data.flags import all_true, any_true
 from srl.data.layout import Shape, layout_bytes, layout_views
-from srl.data.records import EnvStep, InferenceReply, Trajectory
+from srl.data.records import EnvStep, Trajectory
 from srl.data.spec import AgentSpec, ArraySpec, action_array, from_plain
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import ConfigError
@@ -154,7 +155,12 @@ class FragmentWriter:
         # What overlaps with the next fragment: burn-in, and this fragment's bootstrap tick.
         self._carry = spec.allocate(spec.burn_in + 1)
         self._carry.policy_version.fill(-1)
-        self._obs_depths = tree_map(lambda leaf: leaf.stack - 1, spec.agent.obs)
+        self._depths: list[int] = [leaf.stack - 1 for leaf in leaves(spec.agent.obs)]
+        # The open slot's arrays as lists, so that a tick walks through no trees.
+        self._obs: list[np.ndarray] = []
+        self._extras: list[np.ndarray] = []
+        self._policy_state: list[np.ndarray] = []
+        self._env_state: list[np.ndarray] = []
 
     @property
     def is_open(self) -> bool:
@@ -183,11 +189,11 @@ class FragmentWriter:
             return False
         slot, t = self.slot, self.tick
         final = slot.terminated[t] | slot.truncated[t]
-        return bool(final.any() and (final | ~slot.alive[t]).all())
+        return any_true(final) and all_true(final | ~slot.alive[t])
 
     def open(self, slot: Trajectory) -> None:
         """Starts a fragment in a claimed slot, with what overlaps from the one before."""
-        self._slot = slot
+        self._use(slot)
         slot.policy_version.fill(-1)
         slot.acted.fill(False)
         slot.reward.fill(0.0)
@@ -196,57 +202,71 @@ class FragmentWriter:
         # Only what is in this fragment can still earn reward: at most the action that moved here.
         self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
 
-    def observe(self, step: EnvStep, policy_state: Tree) -> None:
-        """Writes the observation of the next tick (the very first call writes the first tick)."""
+    def _use(self, slot: Trajectory) -> None:
+        self._slot = slot
+        self._obs = leaves(slot.obs)
+        self._extras = leaves(slot.extras)
+        self._policy_state = leaves(slot.policy_state)
+        self._env_state = leaves(slot.state)
+
+    def observe(self, step: EnvStep, policy_state: list[np.ndarray]) -> None:
+        """Writes the observation of the next tick (the very first call writes the first tick), and
+        the leaves of the policy state that its request is fed with."""
+        observed = leaves(step.obs)
         if self._fresh:
             self._fresh = False
-            self._first_frames(step)
+            self._first_frames(observed)
         else:
             self.tick += 1
         slot, t = self.slot, self.tick
-        tree_map(
-            lambda to, new, depth: _put(to, t + depth, new), slot.obs, step.obs, self._obs_depths
-        )
+        for to, new, depth in zip(self._obs, observed, self._depths, strict=True):
+            to[t + depth] = new
         slot.is_first[t] = step.is_first
         slot.terminated[t] = step.terminated
         slot.truncated[t] = step.truncated
         slot.alive[t] = step.alive
         slot.acted[t] = step.turn
-        if not step.turn.all():
+        if not all_true(step.turn):
             # Nobody is asked for some of these rows; what is stored for them is plain zeros.
             slot.action[t] = 0
-            tree_map(lambda to: _put(to, t, 0), slot.extras)
+            for to in self._extras:
+                to[t] = 0
         if self.spec.turn_based:
             # Where an episode begins, no action has been taken yet that could earn its rewards.
             self._last_acted[step.is_first] = -1
         if slot.action_mask is not None and step.action_mask is not None:
             slot.action_mask[t] = step.action_mask
-        if slot.state is not None:
-            tree_map(lambda to, new: _put(to, t, new), slot.state, step.state)
-        self.feed_state(policy_state)
+        if self._env_state:
+            for to, new in zip(self._env_state, leaves(step.state), strict=True):
+                to[t] = new
+        if policy_state:
+            self._feed(policy_state)
 
-    def feed_state(self, policy_state: Tree) -> None:
-        """Notes the policy state that this tick's request is fed with."""
-        if policy_state is None:
-            return
+    def _feed(self, policy_state: list[np.ndarray]) -> None:
         if self.tick % self.spec.state_every == 0:
             index = self.tick // self.spec.state_every
-            tree_map(lambda to, new: _put(to, index, new), self.slot.policy_state, policy_state)
+            for to, new in zip(self._policy_state, policy_state, strict=True):
+                to[index] = new
         if self.spec.turn_based:
             acts = self.slot.acted[self.tick]
-            tree_map(lambda to, new: _put(to, acts, new[acts]), self._state_at_action, policy_state)
+            for to, new in zip(leaves(self._state_at_action), policy_state, strict=True):
+                to[acts] = new[acts]
 
-    def act(self, reply: InferenceReply, rows: np.ndarray | None) -> None:
-        """Writes the reply to this tick's request; `rows` says which rows it holds (None: all)."""
+    def act(
+        self,
+        action: np.ndarray,
+        extras: list[np.ndarray],
+        policy_version: int,
+        rows: np.ndarray | None,
+    ) -> None:
+        """Writes the reply to this tick's request (of `extras` the leaves); `rows` says which rows
+        it holds (None: all)."""
         slot, t = self.slot, self.tick
-        if rows is None:
-            slot.action[t] = reply.action
-            tree_map(lambda to, new: _put(to, t, new), slot.extras, reply.extras)
-            slot.policy_version[t] = reply.policy_version
-        else:
-            slot.action[t, rows] = reply.action
-            tree_map(lambda to, new: _put(to, (t, rows), new), slot.extras, reply.extras)
-            slot.policy_version[t, rows] = reply.policy_version
+        at = t if rows is None else (t, rows)
+        slot.action[at] = action
+        for to, new in zip(self._extras, extras, strict=True):
+            to[at] = new
+        slot.policy_version[at] = policy_version
         if self.spec.turn_based:
             self._last_acted = np.where(slot.acted[t], t, self._last_acted)
 
@@ -255,7 +275,7 @@ class FragmentWriter:
         did not act."""
         slot = self.slot
         if not self.spec.turn_based:
-            slot.reward[self.tick] += np.where(slot.acted[self.tick], reward, 0.0)
+            np.copyto(slot.reward[self.tick], reward, where=slot.acted[self.tick])
             return
         earned = self._last_acted >= 0
         slot.reward[self._last_acted[earned], self._arange[earned]] += reward[earned]
@@ -298,33 +318,26 @@ class FragmentWriter:
             slot.policy_version[at:t, row] = -1
             slot.reward[at:t, row] = 0.0
 
-    def _first_frames(self, step: EnvStep) -> None:
+    def _first_frames(self, observed: list[np.ndarray]) -> None:
         """A life starts with its first frame all through the stack."""
-
-        def fill(to: np.ndarray, new: np.ndarray, depth: int) -> None:
+        for to, new, depth in zip(self._obs, observed, self._depths, strict=True):
             to[self.tick : self.tick + depth] = new
-
-        tree_map(fill, self.slot.obs, step.obs, self._obs_depths)
 
     def _hide_earlier_episodes(self, is_first: np.ndarray) -> None:
         """Frames in front of the overlap that are of an earlier episode become the first frame of
         this one, for the next fragment does not show where it began."""
+        if not any(self._depths):
+            return
         ago = is_first[::-1].argmax(axis=0)
-
-        def hide(frames: np.ndarray, depth: int) -> None:
+        for frames, depth in zip(leaves(self._carry.obs), self._depths, strict=True):
             for row in np.flatnonzero(is_first.any(axis=0) & (ago < depth)):
                 first = depth - ago[row]
                 frames[:first, row] = frames[first, row]
 
-        tree_map(hide, self._carry.obs, self._obs_depths)
-
     def _copy_overlap(self, source: Trajectory, start: int, target: Trajectory, at: int) -> None:
         ticks, every = self.spec.burn_in + 1, self.spec.state_every
-
-        def copy_obs(src: np.ndarray, dst: np.ndarray, depth: int) -> None:
-            dst[at : at + ticks + depth] = src[start : start + ticks + depth]
-
-        tree_map(copy_obs, source.obs, target.obs, self._obs_depths)
+        for a, b, depth in zip(leaves(source.obs), leaves(target.obs), self._depths, strict=True):
+            b[at : at + ticks + depth] = a[start : start + ticks + depth]
         src, dst = to_tree(source), to_tree(target)
         states = src.pop("policy_state"), dst.pop("policy_state")
         src.pop("obs"), dst.pop("obs")
@@ -351,10 +364,7 @@ class FragmentWriter:
         self._last_acted = state["last_acted"].copy()
         tree_map(np.copyto, self._state_at_action, state["state_at_action"])
         tree_map(np.copyto, to_tree(self._carry), state["carry"])
-        self._slot = slot
+        self._slot = None
         if slot is not None:
+            self._use(slot)
             tree_map(np.copyto, to_tree(slot), state["open"])
-
-
-def _put(array: np.ndarray, index: object, value: np.ndarray | int) -> None:
-    array[index] = value  # type: ignore[call-overload]

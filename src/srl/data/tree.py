@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import optree
 
 from srl.errors import SpecError
@@ -20,11 +21,18 @@ MAX_DEPTH = 64
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Applies `function` to every leaf (and to the leaves at the same places in `rest`)."""
+    if isinstance(tree, np.ndarray):
+        # The common case, one array, without the walk.
+        return function(tree, *rest)
     return optree.tree_map(function, tree, *rest)
 
 
 def leaves(tree: Tree) -> list[Any]:
     """The leaves, in the order of their sorted paths. None has no leaves."""
+    if isinstance(tree, np.ndarray):
+        return [tree]
+    if tree is None:
+        return []
     found: list[Any] = optree.tree_leaves(tree)
     return found
 

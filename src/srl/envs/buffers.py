@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from srl.data.flags import all_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.data.tree import Tree, tree_map
@@ -35,6 +36,7 @@ class _Leaf:
         self.offset = bool(np.any(self.start))
         self.counts = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
         self.is_float = self.array.dtype.kind == "f"
+        self._finite = np.zeros(self.array.shape if self.is_float else 0, bool)
         box = space if isinstance(space, spaces.Box) else None
         self.may_be_inf = None if box is None else np.isinf(box.low) | np.isinf(box.high)
 
@@ -46,10 +48,15 @@ class _Leaf:
 
     def write_all(self, values: Any) -> None:
         """Copies the observations of all rows in."""
-        values = np.asarray(values)
-        if values.dtype != self.dtype or values.shape != self.array.shape:
-            values = self.fit(values, self.array.shape)
+        values = self.fitting(values)
         self.array[...] = values - self.start if self.offset else values
+
+    def fitting(self, values: Any) -> np.ndarray:
+        """The observations of all rows as an array that fits."""
+        array = np.asarray(values)
+        if array.dtype != self.dtype or array.shape != self.array.shape:
+            array = self.fit(array, self.array.shape)
+        return array
 
     def fit(self, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The value, if its shape is right and its dtype casts without loss (but floats narrow)."""
@@ -68,8 +75,8 @@ class _Leaf:
 
     def broken_row(self) -> tuple[int, str] | None:
         """The first row that holds NaN, or infinity where the space has a bound."""
-        finite = np.isfinite(self.array)
-        if finite.all():
+        finite = np.isfinite(self.array, out=self._finite)
+        if all_true(finite):
             return None
         bad = np.isnan(self.array)
         if self.may_be_inf is not None:
@@ -112,6 +119,18 @@ class ObsBuffer:
         for leaf, part in zip(self._leaves, self._parts(self._space, values, "obs"), strict=True):
             leaf.write_all(part)
 
+    def take_over(self, values: Any) -> None:
+        """Shows an array that nobody will write again as it is, where it fits without a change."""
+        leaf = self._only
+        if leaf is None or leaf.offset:
+            self.write_all(values)
+            return
+        values = leaf.fitting(values)
+        if values.dtype == leaf.array.dtype:
+            self.arrays = leaf.array = values
+        else:
+            leaf.array[...] = values
+
     def clear(self, row: int) -> None:
         """Zeroes a row whose agent is not in the game."""
         for leaf in self._leaves:
@@ -120,10 +139,9 @@ class ObsBuffer:
     def broken_row(self) -> tuple[int, str] | None:
         """The first row with a number that no network can read, and what is wrong with it."""
         for leaf in self._floats:
-            if not np.isfinite(leaf.array).all():
-                found = leaf.broken_row()
-                if found is not None:
-                    return found
+            found = leaf.broken_row()
+            if found is not None:
+                return found
         return None
 
     def _parts(self, space: spaces.Space[Any], value: Any, name: str) -> list[Any]:

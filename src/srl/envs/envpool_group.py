@@ -21,6 +21,8 @@ from srl.envs.protocol import EnvConfig, Lanes, OnCall
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError, MissingDependency, nearest
 
+_ACTION_KEYS = ("env_id", "players.env_id", "action")
+_TINY = ("classic_control", "toy_text")
 _OURS = ("num_envs", "batch_size", "env_type", "seed", "env_seed", "gym_reset_return_info")
 
 
@@ -61,6 +63,7 @@ class EnvPoolGroup(VectorGroup):
             spec = self._make_spec(args, num_envs, config)
         if render:
             args["render_mode"] = "rgb_array"
+        args.setdefault("num_threads", config.threads or _threads_for(spec))
         self._args = args
         self._vector: Any = None
         observation = _quiet(lambda: spec.gymnasium_observation_space)
@@ -104,6 +107,13 @@ class EnvPoolGroup(VectorGroup):
         )
         return self._start(None)
 
+    def _start(self, seed: int | None) -> dict[str, EnvStep]:
+        self._stepper = _Stepper(self._vector, self.num_envs)
+        return super()._start(seed)
+
+    def _advance(self, batch: np.ndarray) -> Any:
+        return self._stepper.step(batch)
+
     def _make_pool(self, seeds: list[int]) -> Any:
         pool = self._envpool.make(
             self._name, env_type="gymnasium", num_envs=self.num_envs, seed=seeds, **self._args
@@ -112,8 +122,10 @@ class EnvPoolGroup(VectorGroup):
         _ = pool.observation_space, pool.action_space
         return pool
 
-    def _shown(self, obs: Any) -> Any:
-        return obs[:, 0] if self._drop_axis else obs
+    def _show(self, obs: Any) -> None:
+        # A pool returns new arrays at every step, so they need not be copied.
+        self._obs.take_over(obs[:, 0] if self._drop_axis else obs)
+        self._step.obs = self._obs.arrays
 
     def render(self, index: int) -> np.ndarray:
         """A picture of one environment."""
@@ -140,12 +152,51 @@ class EnvPoolGroup(VectorGroup):
             pool.close()
 
 
+class _Stepper:
+    """A pool's step without the records that EnvPool's own `step` makes of it, which take a good
+    part of a step of small environments."""
+
+    def __init__(self, pool: Any, num_envs: int) -> None:
+        self._pool = pool
+        names = list(pool._state_keys)
+        self._plain = "obs" in names and list(pool._action_keys) == list(_ACTION_KEYS)
+        if self._plain:
+            self._send, self._receive = pool._send, pool._recv
+            self._places = [names.index(name) for name in ("obs", "reward", "done", "trunc")]
+            action = pool.spec.action_array_spec["action"]
+            shape = tuple(size for size in action.shape if size != -1)
+            self._action = np.zeros((num_envs, *shape), action.dtype)
+            ids = np.arange(num_envs, dtype=np.int32)
+            self._sent = [ids, ids, self._action]
+
+    def step(self, batch: np.ndarray) -> Any:
+        """Observations, rewards, terminated, truncated and info, as Gymnasium orders them."""
+        if not self._plain:
+            return self._pool.step(batch)
+        self._action[...] = batch
+        self._send(self._sent)
+        found = self._receive()
+        obs, reward, done, truncated = [found[place] for place in self._places]
+        return obs, reward, done & ~truncated, truncated, {}
+
+
 def _import(config: EnvConfig) -> Any:
     try:
         import envpool
     except ImportError:
         raise MissingDependency(f"environment {config.id!r}", "envpool") from None
     return envpool
+
+
+def _threads_for(spec: Any) -> int:
+    """Threads where none are set; 0 is EnvPool's own choice, one for each core.
+
+    Waking a second thread takes longer than the tiny steps that it would take over.
+    """
+    families = {
+        base.__module__.split(".")[1] for base in type(spec).__mro__ if "." in base.__module__
+    }
+    return 1 if families & set(_TINY) else 0
 
 
 def _settings(spec: Any) -> list[str]:

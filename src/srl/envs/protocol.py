@@ -41,6 +41,10 @@ class EnvConfig:
     """`single` steps copies one by one, `vector` steps a native vector environment by one call."""
     max_episode_steps: int = 0
     """Truncates episodes after this many steps; 0 leaves it to the environment."""
+    threads: int = 0
+    """Threads of each EnvPool group; 0 takes one where steps are tiny (classic control, toy text)
+    and one for each core elsewhere, so that a core the trainer leaves idle is used. Other
+    environments are stepped by the actor's own thread."""
     step_timeout_seconds: float = 60.0
     """An environment step that takes longer ends the run with an error."""
     reset_timeout_seconds: float = 120.0
@@ -50,10 +54,9 @@ class EnvConfig:
         for name in ("step_timeout_seconds", "reset_timeout_seconds"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"env.{name}: expected more than 0, got {getattr(self, name)}.")
-        if self.max_episode_steps < 0:
-            raise ConfigError(
-                f"env.max_episode_steps: expected at least 0, got {self.max_episode_steps}."
-            )
+        for name in ("max_episode_steps", "threads"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"env.{name}: expected at least 0, got {getattr(self, name)}.")
 
 
 class EnvGroup(Protocol):

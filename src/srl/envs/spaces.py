@@ -120,25 +120,21 @@ class ActionAdapter:
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
-        self._space = space
         self._dtype = np.dtype(space.dtype)
         self._shape = tuple(space.shape or ())
-        self._start: Any = getattr(space, "start", 0)
-        self._is_box = isinstance(space, spaces.Box)
-        self._rounds = self._is_box and self._dtype.kind in "iu"
+        start = np.asarray(getattr(space, "start", 0), self._dtype)
+        self._start = start if start.any() else None
+        self._box = space if isinstance(space, spaces.Box) else None
+        self._rounds = self._box is not None and self._dtype.kind in "iu"
 
     def batch(self, actions: np.ndarray) -> np.ndarray:
-        """Actions [rows, ...] as one array in the space's dtype."""
-        if isinstance(self._space, spaces.Box):
-            actions = np.clip(actions, self._space.low, self._space.high)
+        """Actions [rows, ...] as one new array in the space's dtype."""
+        if self._box is not None:
+            actions = np.minimum(np.maximum(actions, self._box.low), self._box.high)
             if self._rounds:
                 actions = np.rint(actions)
-            return actions.astype(self._dtype)
-        actions = actions.reshape(len(actions), *self._shape).astype(self._dtype)
-        if isinstance(self._space, spaces.MultiBinary):
-            return actions
-        shifted: np.ndarray = actions + np.asarray(self._start, self._dtype)
-        return shifted
+        batch = actions.astype(self._dtype).reshape(len(actions), *self._shape)
+        return batch if self._start is None else batch + self._start
 
     def one(self, action: np.ndarray) -> Any:
         """One row's action."""

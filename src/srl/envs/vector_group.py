@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from srl.data.flags import all_true, any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec, Box, EnvSpec
 from srl.data.tree import Tree
@@ -79,6 +80,7 @@ class VectorGroup:
             agent, self._obs.arrays, rows=num_envs, envs=num_envs, metrics=metrics
         )
         self._final = np.zeros(num_envs, bool)
+        self._finite = np.zeros(num_envs, bool)
 
     def _info_has_mask(self, agent: AgentSpec) -> bool:
         vector = self._vector
@@ -112,30 +114,43 @@ class VectorGroup:
         """Steps all environments by one call."""
         batch = self._actions.batch(actions[self._lane])
         self._on_call("step", -1)
-        obs, reward, terminated, truncated, info = self._call(
-            "step", lambda: self._vector.step(batch)
-        )
-        step = self._step
-        step.is_first[:] = self._final
-        step.reward[:] = reward
-        step.reward[step.is_first] = 0.0
-        step.terminated[:] = terminated
-        np.logical_and(truncated, np.logical_not(step.terminated), out=step.truncated)
-        np.logical_or(step.terminated, step.truncated, out=self._final)
-        np.logical_not(self._final, out=step.turn)
-        if (self._final & step.is_first).any():
-            index = int(np.argmax(self._final & step.is_first))
+        try:
+            obs, reward, terminated, truncated, info = self._advance(batch)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise env_raised(error, -1, "step") from error
+        step, final = self._step, self._final
+        step.is_first[...] = final
+        step.reward[...] = reward
+        step.terminated[...] = terminated
+        step.truncated[...] = truncated
+        np.logical_or(step.terminated, step.truncated, out=final)
+        np.logical_not(final, out=step.turn)
+        if any_true(final):
+            # An episode that ends in the very step of its time limit has come to its own end.
+            step.truncated[step.terminated] = False
+            if step.metrics is not None:
+                self._read_metrics(info)
+        if any_true(step.is_first):
+            step.reward[step.is_first] = 0.0
+            self._check_autoreset(final & step.is_first)
+        self._write(obs, info, "step")
+        return {self._lane: step}
+
+    def _advance(self, batch: np.ndarray) -> Any:
+        """The environment's own step."""
+        return self._vector.step(batch)
+
+    def _check_autoreset(self, ended_at_once: np.ndarray) -> None:
+        if any_true(ended_at_once):
             raise env_error(
                 "autoreset: expected a new episode after a final observation, got another final "
                 "one (an episode of no steps)",
-                index,
+                int(np.argmax(ended_at_once)),
                 "step",
                 "Reset in the step after the end, as AutoresetMode.NEXT_STEP says.",
             )
-        if step.metrics is not None and self._final.any():
-            self._read_metrics(info)
-        self._write(obs, info, "step")
-        return {self._lane: step}
 
     def _call(self, name: str, call: Any) -> Any:
         try:
@@ -147,7 +162,7 @@ class VectorGroup:
 
     def _write(self, obs: Any, info: dict[str, Any], call: str) -> None:
         try:
-            self._obs.write_all(self._shown(obs))
+            self._show(obs)
             if self._step.action_mask is not None:
                 self._write_masks(self._step.action_mask, info)
         except BadObservation as problem:
@@ -156,15 +171,15 @@ class VectorGroup:
         if broken is not None:
             raise env_error(broken[1], broken[0], call, FIX_NUMBERS)
         reward = self._step.reward
-        if not np.isfinite(reward).all():
+        if not all_true(np.isfinite(reward, out=self._finite)):
             index = int(np.argmin(np.isfinite(reward)))
             raise env_error(
                 f"reward: expected a finite number, got {reward[index]}", index, call, FIX_NUMBERS
             )
 
-    def _shown(self, obs: Any) -> Any:
-        """What the environment returned as its space declares it; EnvPool drops an axis here."""
-        return obs
+    def _show(self, obs: Any) -> None:
+        """Copies what the environments returned: they may write it again."""
+        self._obs.write_all(obs)
 
     def _write_masks(self, masks: np.ndarray, info: dict[str, Any]) -> None:
         if "action_mask" not in info:

@@ -32,6 +32,7 @@ _FIELDS = (
     *(f"count_{name}" for name in COUNTERS),
 )  # fmt: skip
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
+_BUSY = _INDEX["busy_ns"]
 _ACTIVITY_CODE = {name: i for i, name in enumerate(ACTIVITIES)}
 
 
@@ -53,6 +54,12 @@ class BoardRow:
     def beat(self) -> None:
         """Says that the worker's loop is alive."""
         self._cells[0] = time.monotonic_ns()
+
+    def worked(self, start_ns: int, end_ns: int) -> None:
+        """Counts time at work, by the monotonic clock, and says that the loop is alive."""
+        cells = self._cells
+        cells[_BUSY] += end_ns - start_ns
+        cells[0] = end_ns
 
     def add(self, field: str, amount: int) -> None:
         """Adds to a counter ("count_...") or timer ("busy_ns", "wait_...")."""

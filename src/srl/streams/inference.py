@@ -13,7 +13,8 @@ to the next.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
@@ -97,21 +98,17 @@ class _Memory:
         )
 
 
-def _request_at(
-    request: InferenceRequest, index: object, *, merge: bool = False
+def _map_request(
+    function: Callable[[np.ndarray], np.ndarray], request: InferenceRequest
 ) -> InferenceRequest:
-    """Part of a request; `merge` makes one axis of lanes and rows."""
-
-    def pick(array: np.ndarray) -> np.ndarray:
-        part = array[index]  # type: ignore[call-overload]
-        return part.reshape(-1, *part.shape[2:]) if merge else part  # type: ignore[no-any-return]
-
+    """A request whose arrays are what `function` makes of those of another one."""
+    mask = request.action_mask
     return InferenceRequest(
-        obs=tree_map(pick, request.obs),
-        state=tree_map(pick, request.state),
-        is_first=pick(request.is_first),
-        explore=pick(request.explore),
-        action_mask=None if request.action_mask is None else pick(request.action_mask),
+        obs=tree_map(function, request.obs),
+        state=tree_map(function, request.state),
+        is_first=function(request.is_first),
+        explore=function(request.explore),
+        action_mask=None if mask is None else function(mask),
     )
 
 
@@ -141,13 +138,15 @@ class InferenceClient:
         self._version = memory.version[own]
         self._client = client
         self._requests = [
-            _request_at(memory.request, first + lane) for lane in range(spec.lanes_per_client)
+            _map_request(itemgetter(first + lane), memory.request)
+            for lane in range(spec.lanes_per_client)
         ]
         self._replies = [
             _reply_at(memory.reply, first + lane) for lane in range(spec.lanes_per_client)
         ]
         for lane in range(spec.lanes_per_client):
             self._status[lane] = IDLE
+        self._servers = spec.servers
         memory.open_clients[client] = 1
 
     def request(self, lane: int) -> InferenceRequest:
@@ -160,15 +159,19 @@ class InferenceClient:
         assert self._status[lane] in (IDLE, ANSWERED), "a lane has at most one open request"
         self._num_rows[lane] = num_rows
         self._status[lane] = SUBMITTED
-        for server in self.spec.servers:
+        for server in self._servers:
             self._arena.ring(server)
 
     def poll(self) -> list[int]:
         """Lanes whose replies have come; each is named until `take`n."""
         return _lanes_with(self._status, ANSWERED)
 
+    def reply(self, lane: int) -> InferenceReply:
+        """The lane's reply, [rows, ...], which every answer is written into."""
+        return self._replies[lane]
+
     def take(self, lane: int) -> InferenceReply:
-        """The lane's reply, [rows, ...] of which the first `num_rows` count; valid until the next
+        """The lane's reply, of which the first `num_rows` rows count; valid until the next
         submit."""
         self._status[lane] = IDLE
         reply = self._replies[lane]
@@ -192,14 +195,16 @@ class InferenceServer:
         self._server = server
         self._memory = memory = _Memory(spec, arena)
         self._alone = len(spec.servers) == 1
-        self._requests = [_request_at(memory.request, lane) for lane in range(spec.num_lanes)]
-        self._targets = _reply_leaves(memory.reply)
-        self._lane_targets = [[a[lane] for a in self._targets] for lane in range(spec.num_lanes)]
+        # All lanes' rows on one axis: rows of neighbouring lanes lie side by side.
+        self._rows = _Rows(_map_request(_merge_lanes, memory.request))
+        self._batch: _Rows | None = None
+        self._targets = [_merge_lanes(array) for array in _reply_leaves(memory.reply)]
 
     @property
     def closed(self) -> bool:
         """Clients have come, and all of them have left."""
-        return all(state == 2 for state in self._memory.open_clients)
+        states = self._memory.open_clients.tobytes()
+        return states.count(2) == len(states)
 
     def num_submitted_rows(self) -> int:
         """Rows that wait to be taken."""
@@ -228,37 +233,63 @@ class InferenceServer:
         return lanes
 
     def gather(self, lanes: list[int]) -> tuple[InferenceRequest, list[int]]:
-        """The taken lanes' rows as one request (one copy, none for a single lane), and rows per
-        lane."""
-        memory, rows = self._memory, self.spec.rows
-        counts = [memory.num_rows[lane] for lane in lanes]
-        if len(lanes) == 1:
-            request = self._requests[lanes[0]]
-            return request if counts[0] == rows else _request_at(request, slice(counts[0])), counts
-        if sum(counts) == rows * len(lanes):
-            return _request_at(memory.request, lanes, merge=True), counts
-        return _request_at(memory.request, _packed(lanes, counts)), counts
+        """The taken lanes' rows as one request, and rows per lane.
+
+        Rows that lie side by side are not copied; others are, into memory that is used again. The
+        same rows come as the same object, so that what is made for it once can be kept.
+        """
+        counts = [self._memory.num_rows[lane] for lane in lanes]
+        start = self._side_by_side(lanes, counts)
+        if start is not None:
+            return self._rows.part(start, sum(counts)), counts
+        if self._batch is None:
+            self._batch = _Rows(_map_request(np.empty_like, self._rows.request))
+        at = 0
+        for lane, count in zip(lanes, counts, strict=True):
+            first = lane * self.spec.rows
+            for to, source in zip(self._batch.leaves, self._rows.leaves, strict=True):
+                to[at : at + count] = source[first : first + count]
+            at += count
+        return self._batch.part(0, at), counts
+
+    def _side_by_side(self, lanes: list[int], counts: list[int]) -> int | None:
+        """The first of the lanes' rows if they lie in one piece."""
+        first, others = lanes[0], len(lanes) - 1
+        if lanes[-1] - first == others and sum(counts) == self.spec.rows * others + counts[-1]:
+            return first * self.spec.rows
+        return None
 
     def answer(self, lanes: list[int], counts: list[int], reply: InferenceReply) -> None:
         """Writes the replies of `gather`ed lanes in place and wakes their clients."""
-        memory, rows = self._memory, self.spec.rows
-        new = _reply_leaves(reply)
-        if len(lanes) == 1:
-            for to, value in zip(self._lane_targets[lanes[0]], new, strict=True):
-                to[: counts[0]] = value
-        elif sum(counts) == rows * len(lanes):
-            for to, value in zip(self._targets, new, strict=True):
-                to[lanes] = value.reshape(len(lanes), rows, *value.shape[1:])
+        self.answer_with(lanes, counts, _reply_leaves(reply), reply.policy_version)
+
+    def answer_with(
+        self, lanes: list[int], counts: list[int], arrays: list[np.ndarray], policy_version: int
+    ) -> None:
+        """`answer` with the arrays of a reply: action, leaves of the state, leaves of the
+        extras."""
+        memory = self._memory
+        start = self._side_by_side(lanes, counts)
+        if start is not None:
+            end = start + sum(counts)
+            for to, value in zip(self._targets, arrays, strict=True):
+                to[start:end] = value
         else:
-            index = _packed(lanes, counts)
-            for to, value in zip(self._targets, new, strict=True):
-                to[index] = value
+            at = 0
+            for lane, count in zip(lanes, counts, strict=True):
+                first = lane * self.spec.rows
+                for to, value in zip(self._targets, arrays, strict=True):
+                    to[first : first + count] = value[at : at + count]
+                at += count
         for lane in lanes:
-            memory.version[lane] = reply.policy_version
+            memory.version[lane] = policy_version
             # A client that died meanwhile has withdrawn its request; its successor asks anew.
             if memory.status[lane] == TAKEN and memory.server[lane] == self._server:
                 memory.status[lane] = ANSWERED
         per_client = self.spec.lanes_per_client
+        if len(lanes) == 1:
+            self._arena.ring(self.spec.clients[lanes[0] // per_client])
+            return
         for client in {lane // per_client for lane in lanes}:
             self._arena.ring(self.spec.clients[client])
 
@@ -275,9 +306,29 @@ def _lanes_with(status: memoryview, value: int) -> list[int]:
     return [lane for lane, cell in enumerate(cells) if cell == value]
 
 
-def _packed(lanes: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The index of the first rows of each lane."""
-    return np.repeat(lanes, counts), np.concatenate([np.arange(n) for n in counts])
+class _Rows:
+    """A request whose parts are made once: views of the same rows are asked for at every tick."""
+
+    def __init__(self, request: InferenceRequest) -> None:
+        self.request = request
+        self.leaves: list[np.ndarray] = [
+            *leaves(request.obs), *leaves(request.state), request.is_first, request.explore,
+            *leaves(request.action_mask),
+        ]  # fmt: skip
+        self._parts: dict[tuple[int, int], InferenceRequest] = {}
+
+    def part(self, start: int, count: int) -> InferenceRequest:
+        """`count` rows from `start` on."""
+        found = self._parts.get((start, count))
+        if found is None:
+            found = _map_request(lambda array: array[start : start + count], self.request)
+            self._parts[start, count] = found
+        return found
+
+
+def _merge_lanes(array: np.ndarray) -> np.ndarray:
+    """[lanes, rows, ...] as [lanes * rows, ...], in place."""
+    return array.reshape(-1, *array.shape[2:])
 
 
 def _reply_leaves(reply: InferenceReply) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from srl.envs.protocol import EnvGroup
 from srl.errors import ConfigError
 from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
-from srl.workers.lane import Lane
+from srl.workers.lane import Ended, Lane
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
 
@@ -53,18 +53,22 @@ class Group:
         self.lanes = lanes
         self.seed = seed
         self.started = False
+        self._actions = {lane.policy: lane.action for lane in lanes}
 
     @property
     def ready(self) -> bool:
         """Every lane has its slot and its actions."""
-        return all(lane.phase == "ready" for lane in self.lanes)
+        for lane in self.lanes:  # noqa: SIM110 (a generator costs more than the question)
+            if lane.phase != "ready":
+                return False
+        return True
 
     def step(self) -> dict[str, EnvStep]:
         """One tick of every environment (the first one resets them)."""
         if not self.started:
             self.started = True
             return self.envs.reset(self.seed)
-        return self.envs.step({lane.policy: lane.action for lane in self.lanes})
+        return self.envs.step(self._actions)
 
 
 class ActorWorker(Worker):
@@ -81,7 +85,8 @@ class ActorWorker(Worker):
         self._lane_of = {
             (lane.policy, lane.index): lane for group in groups for lane in group.lanes
         }
-        self._waits: dict[str, Wait] = {}
+        self._lanes = list(self._lane_of.values())
+        self._waits = {name: Wait(name) for name in ("inference", "slots", "policy_age")}
 
     @classmethod
     def build(cls, context: Context) -> ActorWorker:
@@ -123,7 +128,7 @@ class ActorWorker(Worker):
                 self._lane_of[policy, index].receive()
                 made = True
         waits_for = "inference"
-        for lane in self._lane_of.values():
+        for lane in self._lanes:
             if lane.phase == "claim":
                 blocked = lane.try_claim()
                 if blocked is None:
@@ -140,32 +145,31 @@ class ActorWorker(Worker):
                 return MADE
         if made:
             return MADE
-        return self._waits.setdefault(waits_for, Wait(waits_for))
+        return self._waits[waits_for]
 
     def _step_group(self, group: Group) -> None:
         steps = group.step()
         acted = 0
         for lane in group.lanes:
             step = steps[lane.policy]
-            returns, lengths, final = lane.count_episodes(step)
-            if returns:
-                self._report(lane, step, returns, lengths, final)
+            ended = lane.count_episodes(step)
+            if ended is not None:
+                self._report(lane, step, ended)
             lane.observe(step)
-            acted += int(step.turn.sum())
-        self.row.enter("running")
-        self.row.add("count_env_steps", group.envs.num_envs)
-        self.row.add("count_agent_steps", acted)
+            acted += int(np.count_nonzero(step.turn))
+        row = self.row
+        row.enter("running")
+        row.add("count_env_steps", group.envs.num_envs)
+        row.add("count_agent_steps", acted)
 
-    def _report(
-        self, lane: Lane, step: EnvStep, returns: list[float], lengths: list[int], rows: np.ndarray
-    ) -> None:
+    def _report(self, lane: Lane, step: EnvStep, ended: Ended) -> None:
         # A number is missing where an outer time limit ended the episode unseen by the environment.
         metrics = {
-            name: [x for x in values[rows // lane.num_agents].tolist() if x == x]
+            name: [x for x in values[ended.rows // lane.num_agents].tolist() if x == x]
             for name, values in (step.metrics or {}).items()
         }
-        self.row.add("count_episodes", len(returns))
-        self._metrics.episodes(self.name, lane.policy, returns, lengths, metrics)
+        self.row.add("count_episodes", len(ended.returns))
+        self._metrics.episodes(self.name, lane.policy, ended.returns, ended.lengths, metrics)
 
     def state(self, exact: bool) -> Tree:
         """Rings, fragments, policy states and the environments themselves, where they offer it."""
@@ -198,7 +202,7 @@ class ActorWorker(Worker):
 
     def close(self) -> None:
         """Leaves the streams and closes the environments."""
-        for lane in self._lane_of.values():
+        for lane in self._lanes:
             if lane.sink is not None:
                 lane.sink.close()
         for client in self._clients.values():

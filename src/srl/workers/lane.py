@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from srl.data.records import EnvStep, InferenceReply
+from srl.data.flags import any_true
+from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec, action_array
 from srl.data.stacking import push_frame
 from srl.data.trajectory import FragmentWriter
@@ -12,6 +15,14 @@ from srl.data.tree import Tree, leaves, tree_map
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink, Slot
+
+
+class Ended(NamedTuple):
+    """Episodes that ended in one tick."""
+
+    rows: np.ndarray
+    returns: list[float]
+    lengths: list[int]
 
 
 class Lane:
@@ -41,6 +52,7 @@ class Lane:
         self.slot: Slot | None = None
         self.request = client.request(index)
         self.request.explore.fill(explore)
+        self.reply = client.reply(index)
         self.policy_state: Tree = tree_map(np.zeros_like, self.request.state)
         stored = action_array(agent.action)
         self.action = np.zeros((rows, *stored.shape), stored.dtype)
@@ -62,6 +74,18 @@ class Lane:
         """Rows whose episode has begun and that have not been asked about since."""
         self._episode_return = np.zeros(rows, np.float64)
         self._episode_length = np.zeros(rows, np.int64)
+        self._list_arrays()
+
+    def _list_arrays(self) -> None:
+        """Leaves that stay where they are, listed once, so that a tick walks through no trees."""
+        self._states: list[np.ndarray] = leaves(self.policy_state)
+        self._new_states: list[np.ndarray] = leaves(self.reply.state)
+        self._extras: list[np.ndarray] = leaves(self.reply.extras)
+        self._seen: list[np.ndarray] = leaves(self.request.obs)
+        self._fed = [
+            (self.request.is_first, self._first),
+            *zip(leaves(self.request.state), self._states, strict=True),
+        ]
 
     # -- the fragment --------------------------------------------------------------------------
 
@@ -85,14 +109,14 @@ class Lane:
 
     def observe(self, step: EnvStep) -> None:
         """Notes what the environments showed, and asks for actions."""
-        if step.is_first.any():
+        if any_true(step.is_first):
             # A row that is not on turn yet is asked later, with nothing of the last episode.
             self._first |= step.is_first
-            for leaf in leaves(self.policy_state):
+            for leaf in self._states:
                 leaf[step.is_first] = 0
         if self.writer is not None:
             self.writer.reward(step.reward)
-            self.writer.observe(step, self.policy_state)
+            self.writer.observe(step, self._states)
         self._turn[...] = step.turn
         self.needs, self.num_needed = None, step.turn.size
         if self._packs:
@@ -112,20 +136,21 @@ class Lane:
 
     def receive(self) -> None:
         """Takes the reply: actions, the next policy state, and what the fragment keeps."""
-        reply = self.client.take(self.index)
-        self.reply_version = reply.policy_version
-        rows, count = self.needs, self.num_needed
-        if rows is not None:
-            reply = _first_rows(reply, count)
-        if self.writer is not None:
-            self.writer.act(reply, rows)
+        self.reply_version = version = self.client.take(self.index).policy_version
+        rows, action = self.needs, self.reply.action
+        extras, states = self._extras, self._new_states
         if rows is None:
-            self.action[...] = reply.action
-            tree_map(np.copyto, self.policy_state, reply.state)
+            self.action[...] = action
+            for mine, new in zip(self._states, states, strict=True):
+                mine[...] = new
         else:
-            self.action[rows] = reply.action
-            for mine, new in zip(leaves(self.policy_state), leaves(reply.state), strict=True):
-                mine[rows] = new
+            action = action[: rows.size]
+            extras = [leaf[: rows.size] for leaf in extras]
+            self.action[rows] = action
+            for mine, new in zip(self._states, states, strict=True):
+                mine[rows] = new[: rows.size]
+        if self.writer is not None:
+            self.writer.act(action, extras, version, rows)
         self._after_reply()
 
     def _after_reply(self) -> None:
@@ -145,43 +170,37 @@ class Lane:
         self.phase = "claim"
 
     def _write_request(self, step: EnvStep) -> None:
-        request, rows = self.request, self.needs
-        observed = zip(leaves(request.obs), leaves(step.obs), self._stacks, strict=True)
-        for target, source, stack in observed:
+        rows, mask = self.needs, self.request.action_mask
+        for target, source, stack in zip(self._seen, leaves(step.obs), self._stacks, strict=True):
             if stack > 1:
                 # The stack lives in the request itself: moved on in place, with all rows.
                 push_frame(target, source, step.is_first)
-            elif rows is None:
-                target[...] = source
             else:
-                target[: len(rows)] = source[rows]
-        pairs = [(request.is_first, self._first)]
-        if request.action_mask is not None and step.action_mask is not None:
-            pairs.append((request.action_mask, step.action_mask))
-        pairs += zip(leaves(request.state), leaves(self.policy_state), strict=True)
-        for target, source in pairs:
-            if rows is None:
-                target[...] = source
-            else:
-                target[: len(rows)] = source[rows]
-        self._first[slice(None) if rows is None else rows] = False
+                _put(target, source, rows)
+        if mask is not None and step.action_mask is not None:
+            _put(mask, step.action_mask, rows)
+        for target, source in self._fed:
+            _put(target, source, rows)
+        if rows is None:
+            self._first.fill(False)
+        else:
+            self._first[rows] = False
 
     # -- episodes ------------------------------------------------------------------------------
 
-    def count_episodes(self, step: EnvStep) -> tuple[list[float], list[int], np.ndarray]:
-        """Returns and lengths of the episodes that just ended, and their rows."""
+    def count_episodes(self, step: EnvStep) -> Ended | None:
+        """The episodes that just ended, if any did."""
         self._episode_return += step.reward
         self._episode_length += self._turn
-        final = np.flatnonzero(step.terminated | step.truncated)
-        if not final.size:
-            return [], [], final
-        returns, lengths = (
-            self._episode_return[final].tolist(),
-            self._episode_length[final].tolist(),
+        if not any_true(step.terminated) and not any_true(step.truncated):
+            return None
+        rows = np.flatnonzero(step.terminated | step.truncated)
+        ended = Ended(
+            rows, self._episode_return[rows].tolist(), self._episode_length[rows].tolist()
         )
-        self._episode_return[final] = 0.0
-        self._episode_length[final] = 0
-        return returns, lengths, final
+        self._episode_return[rows] = 0.0
+        self._episode_length[rows] = 0
+        return ended
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -221,15 +240,9 @@ class Lane:
         self._episode_length[...] = state["episode_length"]
 
 
-def _first_rows(reply: InferenceReply, count: int) -> InferenceReply:
-    """A reply cut to the rows that were asked for."""
-
-    def cut(array: np.ndarray) -> np.ndarray:
-        return array[:count]
-
-    return InferenceReply(
-        action=reply.action[:count],
-        state=tree_map(cut, reply.state),
-        extras=tree_map(cut, reply.extras),
-        policy_version=reply.policy_version,
-    )
+def _put(target: np.ndarray, source: np.ndarray, rows: np.ndarray | None) -> None:
+    """Copies all rows, or packs those that are named."""
+    if rows is None:
+        target[...] = source
+    else:
+        target[: rows.size] = source[rows]

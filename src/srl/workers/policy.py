@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from srl.data.records import InferenceReply, InferenceRequest
+from srl.data.records import InferenceRequest
 from srl.data.spec import ArraySpec, action_array
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import PolicyError
@@ -23,6 +25,16 @@ from srl.streams.inference import InferenceServer
 from srl.workers.configs import InferenceConfig
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+
+
+class Inputs(NamedTuple):
+    """A request as tensors; on a CPU they share its memory."""
+
+    obs: Tree
+    state: Tree
+    is_first: torch.Tensor
+    explore: torch.Tensor
+    action_mask: torch.Tensor | None
 
 
 @dataclass
@@ -38,6 +50,64 @@ class Served:
     version: int = -1
     host_weights: dict[str, np.ndarray] = field(default_factory=dict)
     """The policy's tensors as arrays that share their memory (on a CPU), or a copy on the host."""
+    _on_cpu: bool = field(init=False)
+    _inputs: dict[int, tuple[InferenceRequest, Inputs]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._on_cpu = self.device.type == "cpu"
+
+    @cached_property
+    def _declared(self) -> dict[str, list[ArraySpec]]:
+        """What a reply holds, in the order of `outputs`."""
+        return {
+            "action": [action_array(self.policy.agent.action)],
+            "state": leaves(self.policy.state_spec),
+            "extras": leaves(self.policy.extras_spec),
+        }
+
+    @cached_property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [spec.shape for specs in self._declared.values() for spec in specs]
+
+    def inputs(self, request: InferenceRequest) -> Inputs:
+        """A gathered request as tensors. On a CPU they are made once for each request, because the
+        server gathers into the same memory again and again."""
+        if not self._on_cpu:
+            return to_tensors(request, self.device)
+        found = self._inputs.get(id(request))
+        if found is None:
+            found = self._inputs[id(request)] = (request, to_tensors(request, self.device))
+        return found[1]
+
+    def outputs(self, act: Act, rows: int, worker: str) -> list[np.ndarray]:
+        """What the policy chose as arrays of the shapes that it declared: action, leaves of the
+        state, leaves of the extras."""
+        tensors = [act.action, *leaves(act.state), *leaves(act.extras)]
+        if self._on_cpu:
+            arrays = [tensor.numpy() for tensor in tensors]
+        else:
+            arrays = [tensor.cpu().numpy() for tensor in tensors]
+        if [array.shape for array in arrays] != [(rows, *shape) for shape in self._shapes]:
+            self._complain(act, rows, worker)
+        return arrays
+
+    def _complain(self, act: Act, rows: int, worker: str) -> None:
+        where = f"from policy {self.name!r} in {worker}"
+        for name, specs in self._declared.items():
+            got = leaves(getattr(act, name))
+            if len(specs) != len(got):
+                raise PolicyError(
+                    f"{name}: expected {len(specs)} arrays, got {len(got)}, {where}. "
+                    f"Return what the policy's {name}_spec declares."
+                )
+            for spec, tensor in zip(specs, got, strict=True):
+                if tensor.shape != (rows, *spec.shape):
+                    dtype = str(tensor.dtype).removeprefix("torch.")
+                    raise PolicyError(
+                        f"{name}: expected {spec.dtype}{[rows, *spec.shape]}, got "
+                        f"{dtype}{list(tensor.shape)}, {where}. "
+                        "Return what the policy's spec declares, one row for each observation."
+                    )
 
     def refresh(self) -> None:
         """Takes newer weights, if there are any."""
@@ -47,7 +117,7 @@ class Served:
         if not self.host_weights:
             self.host_weights = {name: t.detach().cpu().numpy() for name, t in tensors.items()}
         self.version = self.parameters.read(self.host_weights)
-        if self.device.type != "cpu":
+        if not self._on_cpu:
             with torch.no_grad():
                 for name, tensor in tensors.items():
                     tensor.copy_(torch.from_numpy(self.host_weights[name]), non_blocking=True)
@@ -119,45 +189,14 @@ class PolicyWorker(Worker):
         return True
 
     def _answer(self, served: Served, lanes: list[int]) -> None:
-        request, counts = served.server.gather(lanes)
-        act = infer(served.policy, request, served.generator, served.device)
-        rows = len(request.is_first)
-        reply = InferenceReply(
-            action=self._array(served, "action", act.action, rows),
-            state=None if act.state is None else tree_map(_host, act.state),
-            extras=tree_map(_host, act.extras),
-            policy_version=served.version,
-        )
-        self._check(served, "extras", reply.extras, served.policy.extras_spec, rows)
-        self._check(served, "state", reply.state, served.policy.state_spec, rows)
-        served.server.answer(lanes, counts, reply)
+        server = served.server
+        request, counts = server.gather(lanes)
+        rows = sum(counts)
+        act = _act(served.policy, served.inputs(request), served.generator)
+        arrays = served.outputs(act, rows, self.name)
+        server.answer_with(lanes, counts, arrays, served.version)
         self.row.add("count_requests", len(lanes))
         self.row.add("count_rows", rows)
-
-    def _array(self, served: Served, name: str, tensor: torch.Tensor, rows: int) -> np.ndarray:
-        array = _host(tensor)
-        self._check_leaf(served, name, array, action_array(served.policy.agent.action), rows)
-        return array
-
-    def _check(self, served: Served, name: str, tree: Tree, spec: Tree, rows: int) -> None:
-        expected, got = leaves(spec), leaves(tree)
-        if len(expected) != len(got):
-            raise PolicyError(
-                f"{name}: expected {len(expected)} arrays, got {len(got)}, from policy "
-                f"{served.name!r} in {self.name}. Return what the policy's {name}_spec declares."
-            )
-        for leaf, array in zip(expected, got, strict=True):
-            self._check_leaf(served, name, array, leaf, rows)
-
-    def _check_leaf(
-        self, served: Served, name: str, array: np.ndarray, spec: ArraySpec, rows: int
-    ) -> None:
-        if array.shape != (rows, *spec.shape):
-            raise PolicyError(
-                f"{name}: expected {spec.dtype}{[rows, *spec.shape]}, got "
-                f"{array.dtype}{list(array.shape)}, from policy {served.name!r} in {self.name}. "
-                "Return what the policy's spec declares, one row for each observation."
-            )
 
     def state(self, exact: bool) -> Tree:
         """The random states; weights come from the parameter service."""
@@ -174,29 +213,31 @@ class PolicyWorker(Worker):
             served.server.close()
 
 
-def infer(
-    policy: Policy, request: InferenceRequest, generator: torch.Generator, device: torch.device
-) -> Act:
-    """One forward pass over a request's rows, without gradients."""
-
+def to_tensors(request: InferenceRequest, device: torch.device) -> Inputs:
+    """A request as tensors on a device."""
     on_cpu = device.type == "cpu"
 
     def tensor(array: np.ndarray) -> torch.Tensor:
         made = torch.from_numpy(array)
         return made if on_cpu else made.to(device, non_blocking=True)
 
+    mask = request.action_mask
+    return Inputs(
+        obs=tree_map(tensor, request.obs),
+        state=tree_map(tensor, request.state),
+        is_first=tensor(request.is_first),
+        explore=tensor(request.explore),
+        action_mask=None if mask is None else tensor(mask),
+    )
+
+
+def infer(
+    policy: Policy, request: InferenceRequest, generator: torch.Generator, device: torch.device
+) -> Act:
+    """One forward pass over a request's rows, without gradients."""
+    return _act(policy, to_tensors(request, device), generator)
+
+
+def _act(policy: Policy, inputs: Inputs, generator: torch.Generator) -> Act:
     with torch.inference_mode():
-        return policy.act(
-            tensor(request.obs)
-            if isinstance(request.obs, np.ndarray)
-            else tree_map(tensor, request.obs),
-            None if request.state is None else tree_map(tensor, request.state),
-            tensor(request.is_first),
-            tensor(request.explore),
-            None if request.action_mask is None else tensor(request.action_mask),
-            generator,
-        )
-
-
-def _host(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.cpu().numpy()
+        return policy.act(*inputs, generator)

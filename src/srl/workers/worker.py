@@ -29,6 +29,8 @@ class Progress(Enum):
     GIVEN_UP = "given up"
 
 
+CPU_EVERY_NS = 10_000_000
+"""How often the process's time is counted while there is work: asking costs as much as a copy."""
 MADE, DONE, GIVEN_UP = Progress.MADE, Progress.DONE, Progress.GIVEN_UP
 
 
@@ -128,6 +130,7 @@ class Host:
         self.next = 0
         """The worker that the next round begins with."""
         self._last_cpu_ns = time.process_time_ns()
+        self._next_cpu_ns = 0
         for worker in self.workers:
             worker.stopping = lambda: board.stop  # type: ignore[method-assign]
 
@@ -161,34 +164,38 @@ class Host:
         progress = False
         timeout = 1.0
         first, self.next = self.next, 0
+        idle = self._idle
+        end = time.monotonic_ns()
         for index, worker in enumerate(self.workers):
             if index < first or worker.name in self._done:
                 continue
             row = worker.row
             self._current.name = worker.name
-            start = time.perf_counter_ns()
-            waited = self._idle.pop(worker.name, None)
+            start = end
+            waited = idle.pop(worker.name, None)
             if waited is not None:
                 row.add(waited[0].field, start - waited[1])
             result = worker.step()
-            end = time.perf_counter_ns()
+            end = time.monotonic_ns()
             if result is MADE:
-                row.add("busy_ns", end - start)
+                row.worked(start, end)
                 progress = True
-            elif result is GIVEN_UP:
+                continue
+            if result is GIVEN_UP:
                 self.next = index
                 progress = True
                 break
-            elif result is DONE:
+            if result is DONE:
                 self._done.add(worker.name)
                 row.enter("finished")
                 progress = True
             else:
                 assert isinstance(result, Wait)
-                self._idle[worker.name] = (result, start)
+                idle[worker.name] = (result, start)
                 timeout = min(timeout, result.timeout_seconds)
             row.beat()
-        self._count_cpu()
+        if not progress or end > self._next_cpu_ns:
+            self._count_cpu(end)
         return None if progress else timeout
 
     def waiting(self) -> dict[str, str]:
@@ -210,8 +217,9 @@ class Host:
         if self._board.checkpoint != self._checkpoint_seen:
             self.checkpoint()
 
-    def _count_cpu(self) -> None:
+    def _count_cpu(self, now_ns: int) -> None:
         # The process's time is counted once, for its first worker: the others share the process.
-        now = time.process_time_ns()
-        self.workers[0].row.add("cpu_ns", now - self._last_cpu_ns)
-        self._last_cpu_ns = now
+        cpu_ns = time.process_time_ns()
+        self.workers[0].row.add("cpu_ns", cpu_ns - self._last_cpu_ns)
+        self._last_cpu_ns = cpu_ns
+        self._next_cpu_ns = now_ns + CPU_EVERY_NS
