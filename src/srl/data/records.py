@@ -48,6 +48,9 @@ class EnvStep:
     """[envs, ...] the environment's global state, or None."""
     metrics: dict[str, np.ndarray] | None = None
     """float [envs] each: declared episode metrics, valid where an episode just ended."""
+    quiet: bool = False
+    """True: nothing begins or ends in this tick, every row is alive and acts. Most ticks are so,
+    and cost less if their group says it; False says nothing."""
 
 
 @dataclass(slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from srl.data.flags import any_true
+
 
 def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
     """Which stored frames make up each tick's stack: int64 [ticks, B, stack], oldest first.
@@ -22,7 +24,12 @@ def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
 def push_frame(stacked: np.ndarray, frame: np.ndarray, is_first: np.ndarray) -> None:
     """Moves a live stack ([rows, stack, ...]) one frame on, in place; a new episode fills it with
     its first frame."""
-    stacked[:, :-1] = stacked[:, 1:]
+    assert stacked.flags.c_contiguous, "a live stack is moved in place"
+    rows = stacked.reshape(len(stacked), -1)
+    size = rows.shape[1] // stacked.shape[1]
+    for row in rows:
+        # Along one axis numpy moves overlapping memory in place; along two it copies it first.
+        row[:-size] = row[size:]
     stacked[:, -1] = frame
-    if is_first.any():
+    if any_true(is_first):
         stacked[is_first] = frame[is_first][:, None]

@@ -1,10 +1,9 @@
 """Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer
 reads.
 
-The life of a fragment: `open(slot)`, then for every tick `observe(step)`, `act(...)`, and
-`reward(...)` when the environment has answered; `full` says that the last tick is written, and
-`close()` keeps what overlaps with the next fragment in private memory, so that the slot can be
-committed before the next one is claimed.
+The life of a fragment: `open(slot)`, then `observe(step)` and `act(...)` for every tick; `full`
+says that the last tick is written, and `close()` keeps what overlaps with the next fragment in
+private memory, so that the slot can be committed before the next one is claimed.
 """
 
 from __future__ import annotations
@@ -134,6 +133,19 @@ def copy_trajectory(source: Trajectory, target: Trajectory) -> None:
     tree_map(np.copyto, to_tree(target), to_tree(source))
 
 
+class _Arrays:
+    """A trajectory's arrays as lists, so that a tick walks through no trees."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        tree = to_tree(trajectory)
+        self.obs: list[np.ndarray] = leaves(tree.pop("obs"))
+        self.policy_state: list[np.ndarray] = leaves(tree.pop("policy_state"))
+        self.per_tick: list[np.ndarray] = leaves(tree)
+        """All others."""
+        self.extras: list[np.ndarray] = leaves(trajectory.extras)
+        self.env_state: list[np.ndarray] = leaves(trajectory.state)
+
+
 class FragmentWriter:
     """Writes one lane into one fragment after another.
 
@@ -156,11 +168,8 @@ class FragmentWriter:
         self._carry = spec.allocate(spec.burn_in + 1)
         self._carry.policy_version.fill(-1)
         self._depths: list[int] = [leaf.stack - 1 for leaf in leaves(spec.agent.obs)]
-        # The open slot's arrays as lists, so that a tick walks through no trees.
-        self._obs: list[np.ndarray] = []
-        self._extras: list[np.ndarray] = []
-        self._policy_state: list[np.ndarray] = []
-        self._env_state: list[np.ndarray] = []
+        self._kept = self._arrays = _Arrays(self._carry)
+        self._known: dict[int, tuple[Trajectory, _Arrays]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -195,32 +204,53 @@ class FragmentWriter:
         """Starts a fragment in a claimed slot, with what overlaps from the one before."""
         self._use(slot)
         slot.policy_version.fill(-1)
-        slot.acted.fill(False)
         slot.reward.fill(0.0)
-        self._copy_overlap(self._carry, 0, slot, 0)
+        # As in a quiet tick, so that one need not write them.
+        slot.acted.fill(True)
+        slot.alive.fill(True)
+        for flags in (slot.is_first, slot.terminated, slot.truncated):
+            flags.fill(False)
+        self._copy_overlap(self._kept, 0, self._arrays, 0)
         self.tick = self.spec.burn_in
         # Only what is in this fragment can still earn reward: at most the action that moved here.
         self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
 
     def _use(self, slot: Trajectory) -> None:
+        """Slots come round again and again; their arrays are listed once."""
         self._slot = slot
-        self._obs = leaves(slot.obs)
-        self._extras = leaves(slot.extras)
-        self._policy_state = leaves(slot.policy_state)
-        self._env_state = leaves(slot.state)
+        known = self._known.get(id(slot))
+        if known is None:
+            known = self._known[id(slot)] = (slot, _Arrays(slot))
+        self._arrays = known[1]
 
     def observe(self, step: EnvStep, policy_state: list[np.ndarray]) -> None:
         """Writes the observation of the next tick (the very first call writes the first tick), and
-        the leaves of the policy state that its request is fed with."""
+        the leaves of the policy state that its request is fed with. Its reward was earned by what
+        was done before: by the last tick's action, or by the row's last one where it did not act.
+        """
+        slot, arrays = self.slot, self._arrays
+        self._reward(step.reward)
         observed = leaves(step.obs)
         if self._fresh:
-            self._fresh = False
             self._first_frames(observed)
         else:
             self.tick += 1
-        slot, t = self.slot, self.tick
-        for to, new, depth in zip(self._obs, observed, self._depths, strict=True):
+        t = self.tick
+        for to, new, depth in zip(arrays.obs, observed, self._depths, strict=True):
             to[t + depth] = new
+        if self._fresh or not step.quiet:
+            self._fresh = False
+            self._write_flags(step)
+        if slot.action_mask is not None and step.action_mask is not None:
+            slot.action_mask[t] = step.action_mask
+        if arrays.env_state:
+            for to, new in zip(arrays.env_state, leaves(step.state), strict=True):
+                to[t] = new
+        if policy_state:
+            self._feed(policy_state)
+
+    def _write_flags(self, step: EnvStep) -> None:
+        slot, t = self.slot, self.tick
         slot.is_first[t] = step.is_first
         slot.terminated[t] = step.terminated
         slot.truncated[t] = step.truncated
@@ -229,23 +259,16 @@ class FragmentWriter:
         if not all_true(step.turn):
             # Nobody is asked for some of these rows; what is stored for them is plain zeros.
             slot.action[t] = 0
-            for to in self._extras:
+            for to in self._arrays.extras:
                 to[t] = 0
         if self.spec.turn_based:
             # Where an episode begins, no action has been taken yet that could earn its rewards.
             self._last_acted[step.is_first] = -1
-        if slot.action_mask is not None and step.action_mask is not None:
-            slot.action_mask[t] = step.action_mask
-        if self._env_state:
-            for to, new in zip(self._env_state, leaves(step.state), strict=True):
-                to[t] = new
-        if policy_state:
-            self._feed(policy_state)
 
     def _feed(self, policy_state: list[np.ndarray]) -> None:
         if self.tick % self.spec.state_every == 0:
             index = self.tick // self.spec.state_every
-            for to, new in zip(self._policy_state, policy_state, strict=True):
+            for to, new in zip(self._arrays.policy_state, policy_state, strict=True):
                 to[index] = new
         if self.spec.turn_based:
             acts = self.slot.acted[self.tick]
@@ -264,15 +287,13 @@ class FragmentWriter:
         slot, t = self.slot, self.tick
         at = t if rows is None else (t, rows)
         slot.action[at] = action
-        for to, new in zip(self._extras, extras, strict=True):
+        for to, new in zip(self._arrays.extras, extras, strict=True):
             to[at] = new
         slot.policy_version[at] = policy_version
         if self.spec.turn_based:
             self._last_acted = np.where(slot.acted[t], t, self._last_acted)
 
-    def reward(self, reward: np.ndarray) -> None:
-        """Adds what the environment paid: to this tick's action, or to the row's last one where it
-        did not act."""
+    def _reward(self, reward: np.ndarray) -> None:
         slot = self.slot
         if not self.spec.turn_based:
             np.copyto(slot.reward[self.tick], reward, where=slot.acted[self.tick])
@@ -294,7 +315,7 @@ class FragmentWriter:
             self._carry.policy_version.fill(-1)
         else:
             start = length - 1 - self.spec.burn_in
-            self._copy_overlap(slot, start, self._carry, 0)
+            self._copy_overlap(self._arrays, start, self._kept, 0)
             self._hide_earlier_episodes(slot.is_first[: start + 1])
         self._slot = None
         return length
@@ -320,7 +341,7 @@ class FragmentWriter:
 
     def _first_frames(self, observed: list[np.ndarray]) -> None:
         """A life starts with its first frame all through the stack."""
-        for to, new, depth in zip(self._obs, observed, self._depths, strict=True):
+        for to, new, depth in zip(self._arrays.obs, observed, self._depths, strict=True):
             to[self.tick : self.tick + depth] = new
 
     def _hide_earlier_episodes(self, is_first: np.ndarray) -> None:
@@ -329,22 +350,19 @@ class FragmentWriter:
         if not any(self._depths):
             return
         ago = is_first[::-1].argmax(axis=0)
-        for frames, depth in zip(leaves(self._carry.obs), self._depths, strict=True):
+        for frames, depth in zip(self._kept.obs, self._depths, strict=True):
             for row in np.flatnonzero(is_first.any(axis=0) & (ago < depth)):
                 first = depth - ago[row]
                 frames[:first, row] = frames[first, row]
 
-    def _copy_overlap(self, source: Trajectory, start: int, target: Trajectory, at: int) -> None:
+    def _copy_overlap(self, source: _Arrays, start: int, target: _Arrays, at: int) -> None:
         ticks, every = self.spec.burn_in + 1, self.spec.state_every
-        for a, b, depth in zip(leaves(source.obs), leaves(target.obs), self._depths, strict=True):
+        for a, b, depth in zip(source.obs, target.obs, self._depths, strict=True):
             b[at : at + ticks + depth] = a[start : start + ticks + depth]
-        src, dst = to_tree(source), to_tree(target)
-        states = src.pop("policy_state"), dst.pop("policy_state")
-        src.pop("obs"), dst.pop("obs")
-        for a, b in zip(leaves(src), leaves(dst), strict=True):
+        for a, b in zip(source.per_tick, target.per_tick, strict=True):
             b[at : at + ticks] = a[start : start + ticks]
         chunks = self.spec.burn_in // every + 1
-        for a, b in zip(leaves(states[0]), leaves(states[1]), strict=True):
+        for a, b in zip(source.policy_state, target.policy_state, strict=True):
             b[at // every : at // every + chunks] = a[start // every : start // every + chunks]
 
     def state(self) -> dict[str, Tree]:

@@ -48,15 +48,10 @@ class _Leaf:
 
     def write_all(self, values: Any) -> None:
         """Copies the observations of all rows in."""
-        values = self.fitting(values)
+        values = np.asarray(values)
+        if values.dtype != self.dtype or values.shape != self.array.shape:
+            values = self.fit(values, self.array.shape)
         self.array[...] = values - self.start if self.offset else values
-
-    def fitting(self, values: Any) -> np.ndarray:
-        """The observations of all rows as an array that fits."""
-        array = np.asarray(values)
-        if array.dtype != self.dtype or array.shape != self.array.shape:
-            array = self.fit(array, self.array.shape)
-        return array
 
     def fit(self, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The value, if its shape is right and its dtype casts without loss (but floats narrow)."""
@@ -119,17 +114,20 @@ class ObsBuffer:
         for leaf, part in zip(self._leaves, self._parts(self._space, values, "obs"), strict=True):
             leaf.write_all(part)
 
-    def take_over(self, values: Any) -> None:
-        """Shows an array that nobody will write again as it is, where it fits without a change."""
+    def take_over(self, values: Any) -> Tree:
+        """The observations of all rows, which nobody else will write again: as they are where they
+        fit without a change, else copied."""
         leaf = self._only
-        if leaf is None or leaf.offset:
+        if (
+            leaf is None
+            or leaf.offset
+            or values.dtype != leaf.array.dtype
+            or values.shape != leaf.array.shape
+        ):
             self.write_all(values)
-            return
-        values = leaf.fitting(values)
-        if values.dtype == leaf.array.dtype:
-            self.arrays = leaf.array = values
         else:
-            leaf.array[...] = values
+            self.arrays = leaf.array = values
+        return self.arrays
 
     def clear(self, row: int) -> None:
         """Zeroes a row whose agent is not in the game."""

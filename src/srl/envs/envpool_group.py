@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from srl.data.flags import any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
@@ -23,6 +24,7 @@ from srl.errors import ConfigError, EnvError, MissingDependency, nearest
 
 _ACTION_KEYS = ("env_id", "players.env_id", "action")
 _TINY = ("classic_control", "toy_text")
+_NO_INFO: dict[str, Any] = {}
 _OURS = ("num_envs", "batch_size", "env_type", "seed", "env_seed", "gym_reset_return_info")
 
 
@@ -124,8 +126,7 @@ class EnvPoolGroup(VectorGroup):
 
     def _show(self, obs: Any) -> None:
         # A pool returns new arrays at every step, so they need not be copied.
-        self._obs.take_over(obs[:, 0] if self._drop_axis else obs)
-        self._step.obs = self._obs.arrays
+        self._step.obs = self._obs.take_over(obs[:, 0] if self._drop_axis else obs)
 
     def render(self, index: int) -> np.ndarray:
         """A picture of one environment."""
@@ -177,7 +178,8 @@ class _Stepper:
         self._send(self._sent)
         found = self._receive()
         obs, reward, done, truncated = [found[place] for place in self._places]
-        return obs, reward, done & ~truncated, truncated, {}
+        terminated = done & ~truncated if any_true(done) else done
+        return obs, reward, terminated, truncated, _NO_INFO
 
 
 def _import(config: EnvConfig) -> Any:

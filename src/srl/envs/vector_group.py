@@ -79,6 +79,7 @@ class VectorGroup:
         self._step = blank_step(
             agent, self._obs.arrays, rows=num_envs, envs=num_envs, metrics=metrics
         )
+        self._steps = {self._lane: self._step}
         self._final = np.zeros(num_envs, bool)
         self._finite = np.zeros(num_envs, bool)
 
@@ -107,8 +108,9 @@ class VectorGroup:
         step.reward.fill(0.0)
         step.is_first.fill(True)
         step.turn.fill(True)
+        step.quiet = False
         self._write(obs, info, "reset")
-        return {self._lane: step}
+        return self._steps
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
         """Steps all environments by one call."""
@@ -120,23 +122,31 @@ class VectorGroup:
             raise
         except Exception as error:
             raise env_raised(error, -1, "step") from error
+        step = self._step
+        step.reward[...] = reward
+        if not step.quiet or any_true(terminated) or any_true(truncated):
+            self._mark(terminated, truncated, info)
+        self._write(obs, info, "step")
+        return self._steps
+
+    def _mark(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> None:
+        """Notes which rows begin and end; the tick after this one is quiet if none do."""
         step, final = self._step, self._final
         step.is_first[...] = final
-        step.reward[...] = reward
         step.terminated[...] = terminated
         step.truncated[...] = truncated
         np.logical_or(step.terminated, step.truncated, out=final)
         np.logical_not(final, out=step.turn)
-        if any_true(final):
+        begins, ends = any_true(step.is_first), any_true(final)
+        if ends:
             # An episode that ends in the very step of its time limit has come to its own end.
             step.truncated[step.terminated] = False
             if step.metrics is not None:
                 self._read_metrics(info)
-        if any_true(step.is_first):
+        if begins:
             step.reward[step.is_first] = 0.0
             self._check_autoreset(final & step.is_first)
-        self._write(obs, info, "step")
-        return {self._lane: step}
+        step.quiet = not (begins or ends)
 
     def _advance(self, batch: np.ndarray) -> Any:
         """The environment's own step."""
@@ -223,8 +233,9 @@ class VectorGroup:
         """Continues from `state`."""
         env_state.set_state(self._vector, state["vector"])
         self._final[:] = state["final"]
+        self._step.quiet = False
         restore_step(self._step, state["step"])
-        return {self._lane: self._step}
+        return self._steps
 
     def close(self) -> None:
         """Closes the vector environment."""

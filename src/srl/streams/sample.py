@@ -208,6 +208,7 @@ class SampleSource:
         self._reader = reader
         self._memory = SampleMemory(spec, arena)
         self._lock_name = f"sample/{spec.name}"
+        self._is_waiting = self._memory.waiting_readers[reader : reader + 1].data
         self._ordered = spec.max_policy_age is not None and len(spec.readers) == 1
         self._memory.open_readers[reader] = 1
 
@@ -222,6 +223,10 @@ class SampleSource:
     def take(self) -> Item | None:
         """The next item for this reader, or None if nothing is ready."""
         memory = self._memory
+        if self._is_waiting[0] and READY not in memory.status.tobytes():
+            # Nothing has come since this reader said, under the lock, that it waits: whoever
+            # commits next takes that back and rings.
+            return None
         with self._arena.lock(self._lock_name):
             ready = np.flatnonzero((memory.status == READY) & self._mine())
             if ready.size:

@@ -156,7 +156,7 @@ class ActorWorker(Worker):
             if ended is not None:
                 self._report(lane, step, ended)
             lane.observe(step)
-            acted += int(np.count_nonzero(step.turn))
+            acted += step.turn.size if step.quiet else int(np.count_nonzero(step.turn))
         row = self.row
         row.enter("running")
         row.add("count_env_steps", group.envs.num_envs)

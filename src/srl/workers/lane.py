@@ -70,10 +70,15 @@ class Lane:
         # rows are, for the one final row in many that needs no action is cheaper than picking rows.
         self._packs = packs and max(self._stacks) == 1
         self._turn = np.zeros(rows, bool)
+        self._all_turn = False
         self._first = np.zeros(rows, bool)
         """Rows whose episode has begun and that have not been asked about since."""
+        self._any_first = True
+        """Whether there may be such rows, in the request or still to be asked about."""
         self._episode_return = np.zeros(rows, np.float64)
         self._episode_length = np.zeros(rows, np.int64)
+        self._uncounted = 0
+        """Ticks in which every row acted, to be added to the lengths."""
         self._list_arrays()
 
     def _list_arrays(self) -> None:
@@ -82,10 +87,7 @@ class Lane:
         self._new_states: list[np.ndarray] = leaves(self.reply.state)
         self._extras: list[np.ndarray] = leaves(self.reply.extras)
         self._seen: list[np.ndarray] = leaves(self.request.obs)
-        self._fed = [
-            (self.request.is_first, self._first),
-            *zip(leaves(self.request.state), self._states, strict=True),
-        ]
+        self._fed = list(zip(leaves(self.request.state), self._states, strict=True))
 
     # -- the fragment --------------------------------------------------------------------------
 
@@ -109,17 +111,17 @@ class Lane:
 
     def observe(self, step: EnvStep) -> None:
         """Notes what the environments showed, and asks for actions."""
-        if any_true(step.is_first):
+        if not step.quiet and any_true(step.is_first):
             # A row that is not on turn yet is asked later, with nothing of the last episode.
             self._first |= step.is_first
             for leaf in self._states:
                 leaf[step.is_first] = 0
         if self.writer is not None:
-            self.writer.reward(step.reward)
             self.writer.observe(step, self._states)
         self._turn[...] = step.turn
+        self._all_turn = step.quiet
         self.needs, self.num_needed = None, step.turn.size
-        if self._packs:
+        if self._packs and not step.quiet:
             rows = np.flatnonzero(step.turn | step.truncated)
             self.num_needed = rows.size
             self.needs = rows if rows.size < step.turn.size else None
@@ -181,19 +183,27 @@ class Lane:
             _put(mask, step.action_mask, rows)
         for target, source in self._fed:
             _put(target, source, rows)
-        if rows is None:
-            self._first.fill(False)
-        else:
-            self._first[rows] = False
+        if self._any_first or not step.quiet:
+            _put(self.request.is_first, self._first, rows)
+            # Rows that are not in this request may still hold what was put there earlier.
+            self._any_first = rows is not None or any_true(self._first)
+            if rows is None:
+                self._first.fill(False)
+            else:
+                self._first[rows] = False
 
     # -- episodes ------------------------------------------------------------------------------
 
     def count_episodes(self, step: EnvStep) -> Ended | None:
         """The episodes that just ended, if any did."""
         self._episode_return += step.reward
-        self._episode_length += self._turn
-        if not any_true(step.terminated) and not any_true(step.truncated):
+        if self._all_turn:
+            self._uncounted += 1
+        else:
+            self._episode_length += self._turn
+        if step.quiet or not (any_true(step.terminated) or any_true(step.truncated)):
             return None
+        self._count_quiet_ticks()
         rows = np.flatnonzero(step.terminated | step.truncated)
         ended = Ended(
             rows, self._episode_return[rows].tolist(), self._episode_length[rows].tolist()
@@ -202,10 +212,15 @@ class Lane:
         self._episode_length[rows] = 0
         return ended
 
+    def _count_quiet_ticks(self) -> None:
+        self._episode_length += self._uncounted
+        self._uncounted = 0
+
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state(self) -> dict[str, Tree]:
         """All that is not in the streams' own memory."""
+        self._count_quiet_ticks()
         return {
             "writer": self.writer.state() if self.writer is not None else None,
             "slot": self.slot.index if self.slot is not None else None,
@@ -236,6 +251,7 @@ class Lane:
         self.phase, self.reply_version = state["phase"], state["reply_version"]
         self._turn[...] = state["turn"]
         self._first[...] = state["first"]
+        self._any_first, self._all_turn, self._uncounted = True, False, 0
         self._episode_return[...] = state["episode_return"]
         self._episode_length[...] = state["episode_length"]
 

@@ -8,6 +8,7 @@ that made them.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -66,6 +67,12 @@ class Served:
         }
 
     @cached_property
+    def _extras_keys(self) -> list[str] | None:
+        spec = self.policy.extras_spec
+        flat = isinstance(spec, dict) and all(isinstance(x, ArraySpec) for x in spec.values())
+        return sorted(spec) if flat else None
+
+    @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         return [spec.shape for specs in self._declared.values() for spec in specs]
 
@@ -82,7 +89,7 @@ class Served:
     def outputs(self, act: Act, rows: int, worker: str) -> list[np.ndarray]:
         """What the policy chose as arrays of the shapes that it declared: action, leaves of the
         state, leaves of the extras."""
-        tensors = [act.action, *leaves(act.state), *leaves(act.extras)]
+        tensors = [act.action, *leaves(act.state), *self._extras(act.extras)]
         if self._on_cpu:
             arrays = [tensor.numpy() for tensor in tensors]
         else:
@@ -90,6 +97,14 @@ class Served:
         if [array.shape for array in arrays] != [(rows, *shape) for shape in self._shapes]:
             self._complain(act, rows, worker)
         return arrays
+
+    def _extras(self, extras: Tree) -> list[torch.Tensor]:
+        """The leaves of the extras; most are one flat dict, which needs no walk."""
+        keys = self._extras_keys
+        if keys is not None and len(extras) == len(keys):
+            with suppress(KeyError):
+                return [extras[key] for key in keys]
+        return leaves(extras)
 
     def _complain(self, act: Act, rows: int, worker: str) -> None:
         where = f"from policy {self.name!r} in {worker}"
