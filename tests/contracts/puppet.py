@@ -102,11 +102,12 @@ class Puppet:
     def acknowledge(self, count: int) -> None:
         self.source.acknowledge(count)
 
-    def read_all(self) -> list[float]:
-        """Reads to the end, asleep whenever nothing is ready."""
+    def read_all(self, looks: int = 1) -> list[float]:
+        """Reads to the end, asleep whenever nothing is ready at so many looks."""
         tags = []
         while True:
-            item = self.source.take()
+            items = (self.source.take() for _ in range(looks))
+            item = next((found for found in items if found is not None), None)
             if item is not None:
                 tags.append(tag_of(item.trajectory))
                 item.release()

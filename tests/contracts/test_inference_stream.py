@@ -97,6 +97,27 @@ def test_a_request_keeps_its_content_until_it_is_written_again(carrier: Carrier)
     check_reply(client, 0, [4, 7], version=2)
 
 
+def test_neighbouring_lanes_are_gathered_without_a_copy(carrier: Carrier) -> None:
+    (client,), (server,) = open_all(inference_spec(lanes_per_client=3), carrier)
+
+    def gathered(*asked: int) -> InferenceRequest:
+        for lane in asked:
+            ask(client, lane, [lane, lane + 3, lane + 6])
+        lanes = server.poll()
+        request, _ = server.gather(lanes)
+        answer(server, lanes)
+        for lane in asked:
+            client.take(lane)
+        return request
+
+    both, apart = gathered(1, 2), gathered(0, 2)
+    client.request(2).obs["a"].fill(77.0)
+    assert (both.obs["a"][3:] == 77.0).all(), "the clients' own memory"
+    assert (apart.obs["a"][:, 0] == [0, 3, 6, 2, 5, 8]).all(), "a copy"
+    assert gathered(1, 2) is both
+    assert gathered(0, 2) is apart
+
+
 def test_a_lane_has_one_open_request(carrier: Carrier) -> None:
     (client,), _ = open_all(inference_spec(), carrier)
     ask(client, 0, [1])

@@ -139,3 +139,29 @@ def test_many_processes_at_both_ends(shm: ShmCarrier, delivery: str) -> None:
     assert books.produced == 400
     assert books.consumed == (800 if delivery == "all" else 400)
     assert books.in_flight == 0
+
+
+def test_looking_again_when_nothing_is_ready_takes_no_lock(shm: ShmCarrier) -> None:
+    """Trainers look between minibatches; the lock is for those who change something."""
+    spec = sample_spec()
+    create_sample(spec, shm.open("controller"))
+    source = SampleSource(spec, shm.open("r0"), 0)
+    assert source.take() is None
+    holder = shm.puppet("holder")
+    assert holder("hold_lock", name=f"sample/{spec.name}") == "held"
+    for _ in range(3):
+        assert source.take() is None, "while another process holds the lock"
+    holder.kill()
+
+
+def test_a_reader_that_looks_often_is_rung_for_every_item(shm: ShmCarrier) -> None:
+    """However its looks fall between the steps of a commit, it never sleeps on something ready."""
+    spec = sample_spec(slots=1)
+    create_sample(spec, shm.open("controller"))
+    writer, reader = shm.puppet("w0"), shm.puppet("r0")
+    writer("open_sink", spec=plain(spec), writer=0)
+    reader("open_source", spec=plain(spec), reader=0)
+    reader.start("read_all", looks=3)
+    writer.start("write_all", first=0, count=500)
+    writer.result()
+    assert reader.result() == [float(tag) for tag in range(500)]

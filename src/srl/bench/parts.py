@@ -79,8 +79,7 @@ class PartLane:
                 # The batch that was read from this memory is over.
                 self._writer.close()
                 self._writer.open(self._slot)
-            self._writer.reward(step.reward)
-            self._writer.observe(step, request.state)
+            self._writer.observe(step, leaves(request.state))
         for target, source, stack in zip(
             leaves(request.obs), leaves(step.obs), self._stacks, strict=True
         ):
@@ -108,7 +107,7 @@ class PartLane:
         self.action[...] = reply.action
         tree_map(np.copyto, self.request.state, reply.state)
         if self._writer is not None:
-            self._writer.act(reply, None)
+            self._writer.act(reply.action, leaves(reply.extras), reply.policy_version, None)
 
     @property
     def full(self) -> bool:

@@ -11,6 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from playing import check_episode_rules, group_of, play, stacked
 
 from srl.envs.gym_group import GymGroup
+from srl.envs.protocol import EnvConfig
+from srl.envs.registry import make_group
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError
 from srl.testing.envs import CrashingEnv, ScriptedEnv
@@ -156,3 +158,41 @@ def test_envpool_settings_that_do_not_exist_are_named() -> None:
         group_of("envpool:Pong-v55", 1)
     with pytest.raises(ConfigError, match="batch_size"):
         group_of("envpool:Pong-v5", 2, args={"batch_size": 1})
+
+
+@pytest.mark.parametrize("id", [HERE, "envpool:CartPole-v1"])
+def test_a_quiet_tick_is_one_in_which_nothing_begins_or_ends(id: str) -> None:
+    """What is not written in a quiet tick must be what it would have been."""
+    group = group_of(id, 3)
+    rng = np.random.default_rng(0)
+    step = group.reset(0)["main"]
+    assert not step.quiet
+    seen = set()
+    for _ in range(200):
+        step = group.step({"main": rng.integers(0, 2, 3)})["main"]
+        final = step.terminated | step.truncated
+        assert step.quiet == (not final.any() and not step.is_first.any())
+        assert (step.turn == ~final).all()
+        seen.add(step.quiet)
+    assert seen == {True, False}
+    group.close()
+
+
+def test_envpool_threads_are_a_setting() -> None:
+    def threads(id: str, **settings: int) -> int:
+        group = make_group(
+            EnvConfig(id=id, **settings),
+            num_envs=4,
+            lanes={"main": ("agent",)},
+            on_call=lambda call, index: None,
+        )
+        group.reset(0)
+        found = group._vector.config["num_threads"]  # type: ignore[attr-defined]
+        group.close()
+        return int(found)
+
+    assert threads("envpool:CartPole-v1") == 1
+    assert threads("envpool:CartPole-v1", threads=3) == 3
+    assert threads("envpool:HalfCheetah-v4") == 0, "EnvPool's own choice: one for each core"
+    with pytest.raises(ConfigError, match=r"env\.threads: expected at least 0"):
+        EnvConfig(id="envpool:CartPole-v1", threads=-1)
