@@ -32,7 +32,7 @@ class Order(msgspec.Struct, kw_only=True):
     """What a copy is told to run."""
 
     part: str
-    """"env", "inference", or "training:<policy>"."""
+    """"env", "inference", "training:<policy>", or "loop" for all in turn."""
     envs: int
     """The size of the group, or of the batch, in environments."""
     seconds: float
@@ -200,6 +200,7 @@ def main() -> int:
         calls: dict[str, Callable[[], None]] = {
             "env": mine.random_stepper(),
             "inference": mine.choose,
+            "loop": mine.loop,
         }
         call = mine.lanes[policy].update if kind == "training" else calls[kind]
         answer.write(msgspec.json.encode(timed(call, order.seconds)) + b"\n")

@@ -88,6 +88,15 @@ def env_only(experiment: Experiment, device: str, seconds: float) -> float:
     return sum(one.calls * group / one.seconds for one in found)
 
 
+def plain_loop(experiment: Experiment, device: str, seconds: float) -> float:
+    """Environment steps per second of the bare parts in one thread: collect, learn, and again."""
+    envs = experiment.actor.envs
+    length = int(algorithm_settings(experiment)["rollout_length"])
+    with Copies(1, setup_of(experiment, device, (envs,), (envs,))) as copies:
+        (taken,) = copies.run(Order(part="loop", envs=envs, seconds=seconds))
+    return taken.calls * envs * length / taken.seconds
+
+
 def _still(experiment: Experiment) -> Experiment:
     """The same work on one thread in each copy, with a policy that learns next to nothing."""
     env = experiment.env

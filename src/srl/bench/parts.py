@@ -199,6 +199,11 @@ class Parts:
             if lane.algorithm is not None:
                 lane.update()
 
+    def loop(self) -> None:
+        """A batch and the learner step on it, one after the other."""
+        self.collect()
+        self.update()
+
     def random_stepper(self) -> Callable[[], None]:
         """A call that steps the environments once, with random actions."""
         rng = np.random.default_rng(0)

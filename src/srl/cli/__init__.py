@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from srl.cli import bench, plan, play, show, train
+from srl.cli import bench, plan, play, show, train, tune
 from srl.errors import ConfigError, MissingDependency, SrlError
 
 EXIT_FAILED = 1
@@ -39,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (train, play, show, plan, bench):
+    for family in (train, play, show, plan, bench, tune):
         family.add_verbs(verbs)
     return parser
 

@@ -1,0 +1,168 @@
+"""Searching the settings that make a run fastest here, by short real runs.
+
+One setting after another is tried, keeping what was best so far, until a round changes nothing or
+the time is over. Only where the parts run is searched: environments, horizon and everything else
+that changes what is learned stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from srl.errors import ConfigError, RunError
+from srl.experiment import Experiment
+from srl.overrides import override
+
+BETTER = 1.03
+"""A change is kept if it is at least so many times as fast: less than that is noise."""
+
+Settings = dict[str, Any]
+Measure = Callable[[Experiment], float]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One short run."""
+
+    settings: Settings
+    """By the names that `--set` takes; what is not there has its default."""
+    steps_per_second: float
+    """0 where the run failed."""
+    note: str = ""
+    """Why it failed."""
+
+    def __str__(self) -> str:
+        return self.note or f"{self.steps_per_second:,.0f} steps/s"
+
+
+@dataclass
+class Search:
+    """What was tried so far. The first attempt is the run without any change."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def best(self) -> Attempt:
+        """The fastest: one attempt after another had to be clearly faster than the best before."""
+        best = self.attempts[0]
+        for attempt in self.attempts[1:]:
+            if attempt.steps_per_second >= BETTER * best.steps_per_second:
+                best = attempt
+        return best
+
+
+def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[tuple[str, list[Any]]]:
+    """Each setting that is searched, in this order, with the values that are tried.
+
+    `fixed` has the settings that the user has decided.
+    """
+    found: dict[str, list[Any]] = {
+        "layout": ["inline", "shared", "serial"],
+        "actor.count": sorted({1, cores, 2 * cores}),
+        "actor.groups": [1, 2],
+        "trainer.threads": [1, cores],
+        "env.args.num_threads": [1, cores] if env_id.startswith("envpool:") else [],
+        "inference.threads": [1, cores],
+    }
+    for key, values in found.items():
+        if key not in fixed:
+            yield key, values
+
+
+def search(
+    experiment: Experiment,
+    measure: Measure,
+    *,
+    settle: Callable[[Experiment], Experiment],
+    cores: int,
+    seconds: float,
+    fixed: set[str],
+    say: Callable[[str], None],
+    found: Search,
+) -> None:
+    """Fills `found`, which is whole at any moment: whoever interrupts this has the best so far.
+
+    `settle` says how an experiment runs here; two that run in the same way are not both tried.
+    """
+    end = time.monotonic() + seconds
+    seen: list[Experiment] = []
+    longest = 0.0
+
+    def attempt(settings: Settings) -> bool:
+        """Tries settings that are new and fit; False if there is no time left for it."""
+        nonlocal longest
+        try:
+            ready = settle(override(experiment, settings))
+        except ConfigError:
+            # Environments cannot be spread in this way.
+            if not seen:
+                raise
+            return True
+        if ready in seen:
+            return True
+        begun = time.monotonic()
+        if seen and begun + longest > end:
+            return False
+        seen.append(ready)
+        say(f"{len(seen)}: {shown(settings)}")
+        found.attempts.append(_measured(measure, ready, settings, first=len(seen) == 1))
+        say(f"{len(seen)}: {found.attempts[-1]}")
+        longest = max(longest, time.monotonic() - begun)
+        return True
+
+    attempt({})
+    before: Settings | None = None
+    while before != found.best.settings:
+        before = found.best.settings
+        for key, values in choices(experiment.env.id, cores, fixed):
+            for value in values:
+                if not attempt({**found.best.settings, key: value}):
+                    return
+
+
+def _measured(
+    measure: Measure, experiment: Experiment, settings: Settings, *, first: bool
+) -> Attempt:
+    """One attempt; only where the very first fails is there nothing to search."""
+    try:
+        return Attempt(settings, measure(experiment))
+    except RunError as error:
+        if first:
+            raise
+        return Attempt(settings, 0.0, str(error))
+
+
+def shown(settings: Settings) -> str:
+    """Settings as they are given on the command line."""
+    words = [f"--layout {settings['layout']}"] if "layout" in settings else []
+    words += [f"--set {key}={value}" for key, value in settings.items() if key != "layout"]
+    return " ".join(words) or "as it is"
+
+
+def table(found: Search) -> str:
+    """Everything that was tried, fastest first."""
+    first = found.attempts[0].steps_per_second
+    ranked = sorted(found.attempts, key=lambda attempt: -attempt.steps_per_second)
+    lines = [f"{'steps/s':>12}  {'ratio':>6}  settings"]
+    for one in ranked:
+        ratio = f"{one.steps_per_second / first:.2f}" if first else "-"
+        rate = f"{one.steps_per_second:,.0f}" if one.steps_per_second else "failed"
+        lines.append(f"{rate:>12}  {ratio:>6}  {shown(one.settings)}")
+    return "\n".join(lines)
+
+
+def command(verb: str, target: str, found: Search, given: Settings) -> str:
+    """The one line to use: what the user gave, and what was found."""
+    settings = {**given, **found.best.settings}
+    words = "" if not settings else f" {shown(settings)}"
+    return f"srl {verb} {target}{words}"
+
+
+def without_end(experiment: Experiment) -> Experiment:
+    """No checkpoints while it is measured: they are for runs that are kept."""
+    never = dataclasses.replace(experiment.checkpoint, every_seconds=experiment.seconds)
+    return dataclasses.replace(experiment, checkpoint=never)

@@ -1,0 +1,102 @@
+"""The search for the fastest settings, with runs that are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from srl.bench.tune import Attempt, Search, command, search, table
+from srl.bench.workloads import find_target
+from srl.errors import RunError
+from srl.experiment import Experiment
+from srl.launch.plan import settle
+
+CORES = 4
+
+
+def speed(experiment: Experiment) -> float:
+    """Shared is faster, four actors are, and everything else costs a little."""
+    rate = 1000.0 * {"serial": 1, "inline": 2, "shared": 3}[experiment.layout]
+    return rate * {1: 1.0, 3: 1.2, 4: 2.0}.get(experiment.actor.count, 1.5)
+
+
+def searched(
+    measure=speed, *, seconds: float = 60.0, fixed: dict | None = None, target: str = "W1a"
+) -> Search:
+    found = Search()
+    experiment = find_target(target, None, fixed or {})
+    search(
+        experiment,
+        measure,
+        settle=lambda changed: settle(changed, CORES, "cpu"),
+        cores=CORES,
+        seconds=seconds,
+        fixed=set(fixed or {}),
+        say=lambda text: None,
+        found=found,
+    )
+    return found
+
+
+def test_the_fastest_settings_are_found_and_printed_as_a_command() -> None:
+    found = searched()
+    assert found.best.settings == {"layout": "shared", "actor.count": 4}
+    line = command("train", "cartpole", found, {"seed": 3})
+    assert line == "srl train cartpole --layout shared --set seed=3 --set actor.count=4"
+    assert table(found).splitlines()[1].strip().startswith("6,000")
+
+
+def test_what_changes_learning_stays_as_it_is() -> None:
+    tried: list[Experiment] = []
+
+    def measure(experiment: Experiment) -> float:
+        tried.append(experiment)
+        return speed(experiment)
+
+    searched(measure)
+    assert len(tried) > 5
+    assert {e.actor.envs for e in tried} == {64}
+    assert all(e.algorithm == tried[0].algorithm for e in tried)
+    assert all(e.network == tried[0].network for e in tried)
+
+
+def test_nothing_is_tried_twice() -> None:
+    tried: list[Experiment] = []
+
+    def measure(experiment: Experiment) -> float:
+        assert experiment not in tried
+        tried.append(experiment)
+        return speed(experiment)
+
+    searched(measure)
+
+
+def test_what_the_user_has_decided_is_kept() -> None:
+    found = searched(fixed={"layout": "serial"})
+    assert all("layout" not in attempt.settings for attempt in found.attempts)
+
+
+def test_noise_does_not_change_anything() -> None:
+    rates = iter([1000.0, *[1000.0 + n for n in range(1000)]])
+    assert searched(lambda experiment: next(rates)).best.settings == {}
+
+
+def test_a_run_that_fails_is_not_the_best_but_the_first_must_work() -> None:
+    def fails_in_shared(experiment: Experiment) -> float:
+        if experiment.layout == "shared":
+            raise RunError("no shared memory")
+        return speed(experiment)
+
+    found = searched(fails_in_shared)
+    assert found.best.steps_per_second == 4000.0
+    assert any(attempt.note == "no shared memory" for attempt in found.attempts)
+    with pytest.raises(RunError):
+        searched(lambda experiment: (_ for _ in ()).throw(RunError("broken")))
+
+
+def test_the_time_is_kept() -> None:
+    assert len(searched(seconds=0.0).attempts) == 1
+
+
+def test_an_interruption_leaves_the_best_so_far() -> None:
+    found = Search([Attempt({}, 10.0), Attempt({"layout": "shared"}, 20.0)])
+    assert found.best.settings == {"layout": "shared"}
