@@ -83,10 +83,11 @@ def search(
     fixed: set[str],
     say: Callable[[str], None],
     found: Search,
-) -> None:
+) -> bool:
     """Fills `found`, which is whole at any moment: whoever interrupts this has the best so far.
 
-    `settle` says how an experiment runs here; two that run in the same way are not both tried.
+    Returns whether all was tried before the time was over. `settle` says how an
+    experiment runs here; two that run in the same way are not both tried.
     """
     end = time.monotonic() + seconds
     seen: list[Experiment] = []
@@ -121,7 +122,8 @@ def search(
         for key, values in choices(experiment.env.id, cores, fixed):
             for value in values:
                 if not attempt({**found.best.settings, key: value}):
-                    return
+                    return False
+    return True
 
 
 def _measured(
@@ -160,6 +162,21 @@ def command(verb: str, target: str, found: Search, given: Settings) -> str:
     settings = {**given, **found.best.settings}
     words = "" if not settings else f" {shown(settings)}"
     return f"srl {verb} {target}{words}"
+
+
+def as_record(target: str, line: str, found: Search) -> dict[str, Any]:
+    """The search as one JSON object."""
+    return {
+        "target": target,
+        "command": line,
+        "settings": found.best.settings,
+        "steps_per_second": round(found.best.steps_per_second, 1),
+        "steps_per_second_before": round(found.attempts[0].steps_per_second, 1),
+        "tried": [
+            {"settings": one.settings, "steps_per_second": round(one.steps_per_second, 1)}
+            for one in found.attempts
+        ],
+    }
 
 
 def without_end(experiment: Experiment) -> Experiment:

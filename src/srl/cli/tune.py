@@ -50,7 +50,7 @@ def _tune(args: argparse.Namespace) -> int:
 
     from srl.bench.bench import settled
     from srl.bench.trial import run_trial
-    from srl.bench.tune import Search, command, search, table, without_end
+    from srl.bench.tune import Search, as_record, command, search, table, without_end
     from srl.bench.workloads import WORKLOADS, find_target
     from srl.errors import ConfigError
     from srl.experiment import Experiment
@@ -67,9 +67,9 @@ def _tune(args: argparse.Namespace) -> int:
         return run_trial(ready, seconds=args.window, warmup=1.0).steps_per_second
 
     found = Search()
-    interrupted = False
+    end = "Use"
     try:
-        search(
+        whole = search(
             experiment,
             measure,
             settle=lambda changed: settled(changed)[0],
@@ -79,30 +79,16 @@ def _tune(args: argparse.Namespace) -> int:
             say=lambda text: print(text, file=sys.stderr, flush=True),
             found=found,
         )
+        if not whole:
+            end = f"Not all was tried in {args.seconds:g} s (--seconds); the best so far"
     except KeyboardInterrupt:
-        interrupted = True
         if not found.attempts:
             raise
+        end = "Interrupted; the best so far"
     line = command("bench" if args.target in WORKLOADS else "train", args.target, found, given)
     if args.json:
-        tried = [
-            {"settings": one.settings, "steps_per_second": round(one.steps_per_second, 1)}
-            for one in found.attempts
-        ]
-        best = found.best
-        print(
-            json.dumps(
-                {
-                    "target": args.target,
-                    "command": line,
-                    "settings": best.settings,
-                    "steps_per_second": round(best.steps_per_second, 1),
-                    "steps_per_second_before": tried[0]["steps_per_second"],
-                    "tried": tried,
-                }
-            )
-        )
+        print(json.dumps(as_record(args.target, line, found)))
     else:
         print(table(found))
-        print(f"\n{'Interrupted; the best so far' if interrupted else 'Use'}:\n  {line}")
+        print(f"\n{end}:\n  {line}")
     return 0

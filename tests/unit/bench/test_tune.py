@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from srl.bench.tune import Attempt, Search, command, search, table
+from srl.bench.tune import Attempt, Search, as_record, command, search, table
 from srl.bench.workloads import find_target
 from srl.errors import RunError
 from srl.experiment import Experiment
@@ -24,7 +24,7 @@ def searched(
 ) -> Search:
     found = Search()
     experiment = find_target(target, None, fixed or {})
-    search(
+    whole = search(
         experiment,
         measure,
         settle=lambda changed: settle(changed, CORES, "cpu"),
@@ -34,6 +34,7 @@ def searched(
         say=lambda text: None,
         found=found,
     )
+    assert whole == (seconds > 0)
     return found
 
 
@@ -43,6 +44,9 @@ def test_the_fastest_settings_are_found_and_printed_as_a_command() -> None:
     line = command("train", "cartpole", found, {"seed": 3})
     assert line == "srl train cartpole --layout shared --set seed=3 --set actor.count=4"
     assert table(found).splitlines()[1].strip().startswith("6,000")
+    record = as_record("cartpole", line, found)
+    assert (record["command"], record["steps_per_second"]) == (line, 6000.0)
+    assert record["steps_per_second_before"] == record["tried"][0]["steps_per_second"] == 2400.0
 
 
 def test_what_changes_learning_stays_as_it_is() -> None:
