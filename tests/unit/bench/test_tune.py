@@ -46,7 +46,8 @@ def test_the_fastest_settings_are_found_and_printed_as_a_command() -> None:
     assert table(found).splitlines()[1].strip().startswith("6,000")
     record = as_record("cartpole", line, found)
     assert (record["command"], record["steps_per_second"]) == (line, 6000.0)
-    assert record["steps_per_second_before"] == record["tried"][0]["steps_per_second"] == 2400.0
+    # As it is: inline with two actors, for 64 environments cannot be spread over three.
+    assert record["steps_per_second_before"] == record["tried"][0]["steps_per_second"] == 3000.0
 
 
 def test_what_changes_learning_stays_as_it_is() -> None:
