@@ -56,7 +56,7 @@ class Categorical(Distribution):
     def __init__(self, logits: torch.Tensor, mask: torch.Tensor | None = None) -> None:
         if mask is not None:
             logits = logits.masked_fill(~mask, FORBIDDEN)
-        self.log_probs = F.log_softmax(logits, -1)
+        self.log_probs = torch.log_softmax(logits, -1)
 
     def sample(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
@@ -65,7 +65,7 @@ class Categorical(Distribution):
         # -log of exponential noise is Gumbel noise.
         noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
         if temperature is not None:
-            noise *= _expanded(temperature, noise)
+            noise.mul_(_expanded(temperature, noise))
         return (self.log_probs - noise).argmax(-1)
 
     @property
@@ -187,7 +187,7 @@ class DiagGaussian(Distribution):
         """Mean plus scaled normal noise."""
         noise = torch.empty_like(self.mean).normal_(generator=generator) * self.log_std.exp()
         if temperature is not None:
-            noise *= _expanded(temperature, noise)
+            noise.mul_(_expanded(temperature, noise))
         return self.mean + noise
 
     @property
@@ -218,4 +218,6 @@ class DiagGaussian(Distribution):
 
 def _expanded(temperature: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A per-row factor with the trailing axes that `like` has more."""
+    if like.dim() == temperature.dim() + 1:  # The usual case, in the cheapest way.
+        return temperature.unsqueeze(-1)
     return temperature.reshape(temperature.shape + (1,) * (like.dim() - temperature.dim()))

@@ -72,7 +72,8 @@ def run_towers(x: torch.Tensor, towers: Sequence[Layers], activation: str) -> li
         out = x
         for weight, bias in layers[:-1]:
             out = activated(out, weight, bias)
-        outputs.append(F.linear(out, *layers[-1]))
+        weight, bias = layers[-1]
+        outputs.append(torch.addmm(bias, out, weight.t()))
     return outputs
 
 
@@ -92,7 +93,7 @@ class _Towers(torch.autograd.Function):
                 out = activated(out, weights[at], weights[at + 1])
                 at += 2
             inputs.append(out)
-            outputs.append(F.linear(out, weights[at], weights[at + 1]))
+            outputs.append(torch.addmm(weights[at + 1], out, weights[at].t()))
             at += 2
         ctx.activation, ctx.depths = activation, depths
         ctx.save_for_backward(*inputs, *weights)
