@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from srl.data.spec import AgentSpec, ArraySpec
+from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.data.tree import Tree, flatten
 from srl.errors import ConfigError
 from srl.policies.distributions import Distribution
@@ -19,7 +19,7 @@ from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import ACTIVATIONS, Activation, orthogonal
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.nets.recurrent import RecurrentCore, reset
-from srl.policies.nets.towers import Layers, run_towers
+from srl.policies.nets.towers import Layers, pull, push, run_towers
 from srl.policies.protocol import Act, Policy
 
 
@@ -88,6 +88,16 @@ class Unroll(NamedTuple):
     """float32 [T, B], in units of reward."""
     state: Tree
     """[B, ...] the policy state after the last tick, or None."""
+
+
+class Pushed(NamedTuple):
+    """What a policy says about [N] observations, and what it needs to find gradients itself."""
+
+    distribution: Distribution
+    value: torch.Tensor
+    """float32 [N], in units of reward."""
+    inputs: list[list[torch.Tensor]]
+    """What each layer of each tower has read."""
 
 
 class ActorCritic(Policy):
@@ -186,6 +196,43 @@ class ActorCritic(Policy):
         return Unroll(self.action_head.distribution(out, action_mask), value, state)
 
     @property
+    def pulls(self) -> bool:
+        """Whether `push` and `pull` can take the place of `unroll` and its graph."""
+        action = self.agent.action
+        known = isinstance(action, Discrete) or (isinstance(action, Box) and len(action.shape) == 1)
+        return self._towers is not None and known
+
+    def push(self, obs: Tree, action_mask: torch.Tensor | None) -> Pushed:
+        """The distribution and the value of [N, ...] without a graph, if the policy `pulls`."""
+        assert self._towers is not None
+        x = self._side_by_side(_flat(obs))
+        (out, value), inputs = push(x, self._towers, self.config.activation)
+        distribution = self.action_head.distribution(out, action_mask)
+        return Pushed(distribution, self._in_units_of_reward(value), inputs)
+
+    def pull(
+        self,
+        pushed: Pushed,
+        action: torch.Tensor,
+        of_log_prob: torch.Tensor,
+        of_entropy: float,
+        of_value: torch.Tensor,
+    ) -> None:
+        """Writes the gradients of all parameters over those that are there, from the gradients of
+        [N] log probabilities of actions, entropies and values."""
+        assert self._towers is not None
+        found = pushed.distribution.pull(action, of_log_prob, of_entropy)
+        assert found is not None
+        if len(found) == 2:
+            log_std = self.action_head.log_std.grad
+            assert log_std is not None
+            log_std.copy_(found[1])
+        if self.return_norm is not None:
+            of_value = of_value * self.return_norm.std
+        outputs = (found[0], of_value.unsqueeze(-1))
+        pull(outputs, pushed.inputs, self._towers, self.config.activation)
+
+    @property
     def value_scale(self) -> torch.Tensor | float:
         """Units of reward per unit of the critic's output; a value loss divides by it."""
         return 1.0 if self.return_norm is None else self.return_norm.std
@@ -238,12 +285,16 @@ class ActorCritic(Policy):
         """Without memory: what the distribution is made of [N, n], and the value [N]."""
         if self._towers is None:
             return self._heads(*self._features(flat_obs))
+        x = self._side_by_side(flat_obs)
+        out, value = run_towers(x, self._towers, self.config.activation)
+        return out, self._in_units_of_reward(value)
+
+    def _side_by_side(self, flat_obs: dict[str, Any]) -> torch.Tensor:
+        """What both towers read: [N, n]."""
         if self.obs_norm is not None:
             flat_obs = self.obs_norm(flat_obs)
         assert isinstance(self.encoder, Encoder)
-        x = self.encoder.side_by_side(flat_obs)
-        out, value = run_towers(x, self._towers, self.config.activation)
-        return out, self._in_units_of_reward(value)
+        return self.encoder.side_by_side(flat_obs)
 
     def _features(self, flat_obs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """What the actor and the critic read: [N, n] each."""

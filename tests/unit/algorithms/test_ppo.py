@@ -17,7 +17,7 @@ from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch
-from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.data.stacking import push_frame
 from srl.data.trajectory import to_tree
 from srl.data.tree import leaves, tree_map
@@ -302,6 +302,50 @@ def test_an_update_can_be_undone(name: str) -> None:
     assert learn(algorithm, random_batch(algorithm, 1)) == expected
 
 
+@pytest.mark.parametrize("name", ["ff", "normalised"])
+@pytest.mark.parametrize("action", [Discrete(4), Box(shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)])
+@pytest.mark.parametrize("value_clip", [None, 0.1])
+def test_gradients_by_hand_are_those_of_the_graph(
+    name: str, action: Discrete | Box, value_clip: float | None
+) -> None:
+    torch.manual_seed(0)
+    agent = AgentSpec(
+        obs=ArraySpec(shape=(3,)), action=action, has_action_mask=isinstance(action, Discrete)
+    )
+    policy = ActorCritic(agent, ActorCriticConfig(hidden_sizes=(8, 8), **NETWORKS[name]))
+    for parameter in policy.parameters():
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    algorithm = PPO(policy, PPOConfig(value_clip=value_clip))
+    if policy.return_norm is not None:
+        policy.return_norm.track(3 + 2 * torch.randn(50))
+    discrete, num = isinstance(action, Discrete), 33
+    mask = torch.rand(1, num, 4) < 0.7
+    chosen = torch.randint(0, 4, (1, num))
+    minibatch = Minibatch(
+        obs=torch.randn(1, num, 3),
+        state=None,
+        is_first=torch.zeros(1, num, dtype=torch.bool),
+        active=torch.ones(1, num, dtype=torch.bool),
+        action_mask=mask.scatter(-1, chosen.unsqueeze(-1), True) if discrete else None,
+        burn_in=0,
+        all_action=chosen if discrete else torch.randn(1, num, 2),
+        valid=None,
+        log_prob=-1 + 0.3 * torch.randn(num),
+        value=torch.randn(num),
+        advantage=torch.randn(num),
+        target=torch.randn(num),
+    )
+    assert algorithm._by_hand
+    loss, metrics = algorithm._find_gradients(minibatch)
+    expected = algorithm.optimizer.grad.clone()
+    algorithm.optimizer.grad.fill_(torch.nan)
+    found, terms = algorithm._find_gradients_by_hand(minibatch)
+    torch.testing.assert_close(found, loss)
+    torch.testing.assert_close(algorithm.optimizer.grad, expected, rtol=1e-4, atol=1e-6)
+    for key, value in metrics.items():
+        torch.testing.assert_close(terms[key], value)
+
+
 def test_value_clip_and_no_gradient_bound_run() -> None:
     algorithm, _ = make(NETWORKS["normalised"], value_clip=0.2, max_grad_norm=None)
     assert np.isfinite(learn(algorithm, random_batch(algorithm))["value_loss"])
@@ -321,6 +365,7 @@ def test_an_own_loss_is_a_few_lines() -> None:
     _, config = make({})
     algorithm = Reinforce(make({})[0].policy, config)
     metrics = learn(algorithm, random_batch(algorithm))
+    assert not algorithm._by_hand
     assert "policy_loss" in metrics
     assert "approx_kl" not in metrics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from srl.algorithms.ppo.surrogate import Samples, Weights, surrogate
+from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate
 
 
 def reference(
@@ -47,7 +47,8 @@ def test_loss_and_gradients_are_those_of_the_formula(
         value + 0.5 * torch.randn(num).double(),
     ]
     ours, theirs = ([x.clone().requires_grad_() for x in now] for _ in range(2))
-    loss, terms = surrogate(*ours, samples, weights)
+    loss, means = surrogate(*ours, samples, weights)
+    terms = Terms(*means.unbind())
     expected = reference(*theirs, samples, weights)
     torch.testing.assert_close(loss, expected)
     (3 * loss).backward()

@@ -16,11 +16,12 @@ from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.optimizer_state import optimizer_state, restore_optimizer
 from srl.algorithms.ppo.rollout import Minibatch, Rollout, zero_outside
-from srl.algorithms.ppo.surrogate import Samples, Weights, surrogate
+from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate, surrogate_by_hand
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree, tree_map
 from srl.errors import ConfigError, LearnError
+from srl.policies.actor_critic import ActorCritic
 from srl.policies.protocol import Policy
 
 Metrics = dict[str, torch.Tensor]
@@ -61,6 +62,15 @@ class PPO(Algorithm):
         self.progress = 0.0
         """Share of the experiment that is over, for schedules."""
         self._generator = seeded(seed)
+        own = type(self)
+        self._by_hand = (
+            isinstance(policy, ActorCritic)
+            and policy.pulls
+            # Whoever has an objective of their own leaves its gradient to torch.
+            and own.loss is PPO.loss
+            and own.evaluate is PPO.evaluate
+            and type(policy).unroll is ActorCritic.unroll
+        )
         self._aside: list[torch.Tensor] = []
         self._counts_aside = self._generator.get_state(), 0
 
@@ -124,23 +134,8 @@ class PPO(Algorithm):
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
         """The clipped surrogate, the value loss and the entropy bonus, each a mean over the samples
         that count."""
-        config = self.config
-        now = self.evaluate(minibatch)
-        samples = Samples(
-            log_prob=minibatch.log_prob,
-            value=minibatch.value,
-            advantage=minibatch.advantage,
-            target=minibatch.target,
-            value_scale=getattr(self.policy, "value_scale", 1.0),
-        )
-        weights = Weights(
-            clip=config.clip,
-            value_clip=config.value_clip,
-            value_coefficient=config.value_coefficient,
-            entropy_coefficient=config.entropy_coefficient_at(self.progress),
-        )
-        loss, terms = surrogate(now.log_prob, now.entropy, now.value, samples, weights)
-        return loss, terms._asdict()
+        loss, terms = surrogate(*self.evaluate(minibatch), *self._objective(minibatch))
+        return loss, Terms(*terms.unbind())._asdict()
 
     def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
         """For a loss of your own: half the squared error of the critic, in the units that its last
@@ -252,12 +247,54 @@ class PPO(Algorithm):
         """The tensors that an update changes."""
         return [*self.optimizer.changing, *self.policy.buffers()]
 
-    def _step(self, minibatch: Minibatch) -> Metrics:
-        """One optimizer step."""
+    def _objective(self, minibatch: Minibatch) -> tuple[Samples, Weights]:
+        """What the objective needs beside what the policy thinks now."""
+        config = self.config
+        samples = Samples(
+            log_prob=minibatch.log_prob,
+            value=minibatch.value,
+            advantage=minibatch.advantage,
+            target=minibatch.target,
+            value_scale=getattr(self.policy, "value_scale", 1.0),
+        )
+        weights = Weights(
+            clip=config.clip,
+            value_clip=config.value_clip,
+            value_coefficient=config.value_coefficient,
+            entropy_coefficient=config.entropy_coefficient_at(self.progress),
+        )
+        return samples, weights
+
+    def _find_gradients(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
+        """The loss, with the gradients of all parameters where they are kept."""
         self.optimizer.zero_grad()
         loss, metrics = self.loss(minibatch)
         loss.backward()  # type: ignore[no-untyped-call]
-        loss = loss.detach()
+        return loss.detach(), metrics
+
+    @torch.no_grad()
+    def _find_gradients_by_hand(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
+        """The same for a policy that finds its gradients itself: a graph of so many small nodes
+        takes longer than their arithmetic."""
+        policy = self.policy
+        assert isinstance(policy, ActorCritic)
+        obs = tree_map(lambda leaf: leaf[0], minibatch.obs)
+        mask = None if minibatch.action_mask is None else minibatch.action_mask[0]
+        action = minibatch.all_action[0]
+        now = policy.push(obs, mask)
+        pulled = surrogate_by_hand(
+            now.distribution.log_prob(action),
+            now.distribution.entropy(),
+            now.value,
+            *self._objective(minibatch),
+        )
+        policy.pull(now, action, pulled.of_log_prob, pulled.of_entropy, pulled.of_value)
+        return pulled.loss, Terms(*pulled.terms.unbind())._asdict()
+
+    def _step(self, minibatch: Minibatch) -> Metrics:
+        """One optimizer step."""
+        find = self._find_gradients_by_hand if self._by_hand else self._find_gradients
+        loss, metrics = find(minibatch)
         norm = self.optimizer.clip(self.config.max_grad_norm)
         if not math.isfinite(float(loss) + norm):
             raise LearnError(

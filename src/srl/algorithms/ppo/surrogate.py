@@ -47,14 +47,69 @@ def surrogate(
     value: torch.Tensor,
     samples: Samples,
     weights: Weights,
-) -> tuple[torch.Tensor, Terms]:
-    """The loss of [N] samples, with gradients to the first three, and its terms.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of [N] samples, with gradients to the first three, and its [5] `Terms`.
 
     Clipped policy loss + value_coefficient * half the squared error of the critic (in the units
     that its last layer predicts in) - entropy_coefficient * entropy.
     """
     loss, terms = _Surrogate.apply(log_prob, entropy, value, samples, weights)  # type: ignore[no-untyped-call]
-    return loss, Terms(*terms.unbind())
+    return loss, terms
+
+
+class Pulled(NamedTuple):
+    """The loss, its terms, and its gradients."""
+
+    loss: torch.Tensor
+    terms: torch.Tensor
+    """[5], in the order of `Terms`."""
+    of_log_prob: torch.Tensor
+    of_value: torch.Tensor
+    of_entropy: float
+    """The same for every sample."""
+
+
+def surrogate_by_hand(
+    log_prob: torch.Tensor,
+    entropy: torch.Tensor,
+    value: torch.Tensor,
+    samples: Samples,
+    weights: Weights,
+) -> Pulled:
+    """The loss of [N] samples and its gradients, without a graph."""
+    clip, scale, num = weights.clip, samples.value_scale, log_prob.numel()
+    # One row for each term, so that one call makes all their means.
+    terms = log_prob.new_empty(5, num)
+    policy_loss, value_loss, entropies, approx_kl, clipped = terms.unbind()
+    log_ratio = log_prob - samples.log_prob
+    ratio = log_ratio.exp()
+    free = ratio * samples.advantage
+    bound = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(samples.advantage)
+    torch.minimum(free, bound, out=policy_loss).neg_()
+    # Beyond the clip the smaller of the two does not move with the ratio.
+    of_log_prob = free.masked_fill_(free > bound, 0.0).mul_(-1.0 / num)
+    # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
+    excess = ratio.sub_(1.0)
+    torch.sub(excess, log_ratio, out=approx_kl)
+    torch.gt(excess.abs_(), clip, out=clipped)
+
+    error = (value - samples.target).div_(scale)
+    torch.mul(error, error, out=value_loss).mul_(0.5)
+    of_value = error.mul_(weights.value_coefficient / num).div_(scale)
+    if weights.value_clip is not None:
+        limit = weights.value_clip
+        near = (value - samples.value).clamp_(-limit, limit).add_(samples.value)
+        worse = near.sub_(samples.target).div_(scale).square_().mul_(0.5)
+        of_value.masked_fill_(value_loss < worse, 0.0)
+        torch.maximum(value_loss, worse, out=value_loss)
+    entropies.copy_(entropy)
+
+    means = terms.mean(1)
+    policy_loss, value_loss, mean_entropy, *_ = means.unbind()
+    loss = policy_loss.add(value_loss, alpha=weights.value_coefficient)
+    loss = loss.sub_(mean_entropy, alpha=weights.entropy_coefficient)
+    of_entropy = -weights.entropy_coefficient / num
+    return Pulled(loss, means, of_log_prob, of_value, of_entropy)
 
 
 class _Surrogate(torch.autograd.Function):
@@ -67,41 +122,11 @@ class _Surrogate(torch.autograd.Function):
         samples: Samples,
         weights: Weights,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        clip, scale, num = weights.clip, samples.value_scale, log_prob.numel()
-        # One row for each term, so that one call makes all their means.
-        terms = log_prob.new_empty(5, num)
-        policy_loss, value_loss, entropies, approx_kl, clipped = terms.unbind()
-        log_ratio = log_prob - samples.log_prob
-        ratio = log_ratio.exp()
-        free = ratio * samples.advantage
-        bound = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(samples.advantage)
-        torch.minimum(free, bound, out=policy_loss).neg_()
-        # Beyond the clip the smaller of the two does not move with the ratio.
-        of_log_prob = free.masked_fill_(free > bound, 0.0).mul_(-1.0 / num)
-        # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
-        excess = ratio.sub_(1.0)
-        torch.sub(excess, log_ratio, out=approx_kl)
-        torch.gt(excess.abs_(), clip, out=clipped)
-
-        error = (value - samples.target).div_(scale)
-        torch.mul(error, error, out=value_loss).mul_(0.5)
-        of_value = error.mul_(weights.value_coefficient / num).div_(scale)
-        if weights.value_clip is not None:
-            limit = weights.value_clip
-            near = (value - samples.value).clamp_(-limit, limit).add_(samples.value)
-            worse = near.sub_(samples.target).div_(scale).square_().mul_(0.5)
-            of_value.masked_fill_(value_loss < worse, 0.0)
-            torch.maximum(value_loss, worse, out=value_loss)
-        entropies.copy_(entropy)
-
-        means = terms.mean(1)
-        policy_loss, value_loss, mean_entropy, *_ = means.unbind()
-        loss = policy_loss.add(value_loss, alpha=weights.value_coefficient)
-        loss = loss.sub_(mean_entropy, alpha=weights.entropy_coefficient)
-        ctx.save_for_backward(of_log_prob, of_value)
-        ctx.of_entropy = -weights.entropy_coefficient / num
-        ctx.mark_non_differentiable(means)
-        return loss, means
+        pulled = surrogate_by_hand(log_prob, entropy, value, samples, weights)
+        ctx.save_for_backward(pulled.of_log_prob, pulled.of_value)
+        ctx.of_entropy = pulled.of_entropy
+        ctx.mark_non_differentiable(pulled.terms)
+        return pulled.loss, pulled.terms
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:

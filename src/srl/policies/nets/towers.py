@@ -66,15 +66,49 @@ def run_towers(x: torch.Tensor, towers: Sequence[Layers], activation: str) -> li
         weights = [tensor for layers in towers for layer in layers for tensor in layer]
         depths = tuple(len(layers) for layers in towers)
         return list(_Towers.apply(x, activation, depths, *weights))  # type: ignore[no-untyped-call]
-    activated = ACTIVATED[activation]
-    outputs = []
-    for layers in towers:
-        out = x
-        for weight, bias in layers[:-1]:
-            out = activated(out, weight, bias)
-        weight, bias = layers[-1]
-        outputs.append(torch.addmm(bias, out, weight.t()))
-    return outputs
+    return [_run(x, layers, ACTIVATED[activation])[0] for layers in towers]
+
+
+def push(
+    x: torch.Tensor, towers: Sequence[Layers], activation: str
+) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
+    """As `run_towers` without gradients; also the input of every layer, for `pull`."""
+    found = [_run(x, layers, ACTIVATED[activation]) for layers in towers]
+    return [out for out, _ in found], [inputs for _, inputs in found]
+
+
+def pull(
+    gradients: Sequence[torch.Tensor],
+    inputs: Sequence[list[torch.Tensor]],
+    towers: Sequence[Layers],
+    activation: str,
+) -> None:
+    """Writes the gradients of all weights where they are kept, over what is there.
+
+    `gradients` are those of the towers' outputs.
+    """
+    backward = _BACKWARD[activation]
+    for gradient, seen, layers in zip(gradients, inputs, towers, strict=True):
+        for number in range(len(layers) - 1, -1, -1):
+            weight, bias = layers[number]
+            torch.mm(gradient.t(), seen[number], out=weight.grad)
+            torch.sum(gradient, 0, out=bias.grad)
+            if number:
+                gradient = backward(gradient @ weight, seen[number])
+
+
+def _run(
+    x: torch.Tensor,
+    layers: Layers,
+    activated: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """One tower's output, and the input of each of its layers."""
+    inputs = [x]
+    for weight, bias in layers[:-1]:
+        x = activated(x, weight, bias)
+        inputs.append(x)
+    weight, bias = layers[-1]
+    return torch.addmm(bias, x, weight.t()), inputs
 
 
 class _Towers(torch.autograd.Function):
@@ -84,17 +118,14 @@ class _Towers(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, activation: str, depths: tuple[int, ...], *weights: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        activated = ACTIVATED[activation]
-        inputs, outputs, at = [], [], 0
+        outputs, inputs, at = [], [], 0
         for depth in depths:
-            out = x
-            for _ in range(depth - 1):
-                inputs.append(out)
-                out = activated(out, weights[at], weights[at + 1])
-                at += 2
-            inputs.append(out)
-            outputs.append(torch.addmm(weights[at + 1], out, weights[at].t()))
-            at += 2
+            tensors = weights[at : at + 2 * depth]
+            layers = list(zip(tensors[::2], tensors[1::2], strict=True))
+            out, seen = _run(x, layers, ACTIVATED[activation])
+            outputs.append(out)
+            inputs += seen
+            at += 2 * depth
         ctx.activation, ctx.depths = activation, depths
         ctx.save_for_backward(*inputs, *weights)
         return tuple(outputs)
@@ -111,12 +142,11 @@ class _Towers(torch.autograd.Function):
         for depth, gradient in zip(ctx.depths, gradients, strict=True):
             first, last = last + 1, last + depth
             for layer in range(last, first - 1, -1):
-                if layer < last:
-                    gradient = backward(gradient, inputs[layer + 1])
                 found[2 * layer] = gradient.t() @ inputs[layer]
                 found[2 * layer + 1] = gradient.sum(0)
-                if layer > first or wanted:
-                    gradient = gradient @ weights[2 * layer]
-            if wanted:
-                of_x = gradient if of_x is None else of_x + gradient
+                if layer > first:
+                    gradient = backward(gradient @ weights[2 * layer], inputs[layer])
+                elif wanted:
+                    of_last = gradient @ weights[2 * layer]
+                    of_x = of_last if of_x is None else of_x + of_last
         return of_x, None, None, *found
