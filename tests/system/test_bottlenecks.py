@@ -73,12 +73,24 @@ def test_slow_forward(tmp_path: Path, shm: Path) -> None:
     )
 
 
-def test_slow_learner(tmp_path: Path, shm: Path) -> None:
+SLOW_LEARNERS = {
+    "a loss that computes": {
+        "algorithm.name": f"{FAULTY}:ComputingLearner", "actor.envs": 8, "steps": 1500,
+    },
+    "a large network": {
+        "network.hidden_sizes": [1024, 1024], "actor.envs": 32, "algorithm.epochs": 8,
+        "steps": 4000,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("plant", SLOW_LEARNERS)
+def test_slow_learner(tmp_path: Path, shm: Path, plant: str) -> None:
     wanted = experiment(
         "CartPole-v1",
-        **{"layout": "inline", "actor.envs": 8, "actor.count": 1, "trainer.threads": 1,
-           "algorithm.name": f"{FAULTY}:ComputingLearner", "algorithm.rollout_length": 16,
-           "algorithm.epochs": 1, "algorithm.minibatches": 1, "steps": 1500},
+        **{"layout": "inline", "actor.count": 1, "trainer.threads": 1,
+           "algorithm.rollout_length": 16, "algorithm.epochs": 1, "algorithm.minibatches": 1,
+           **SLOW_LEARNERS[plant]},
     )  # fmt: skip
     assert_report_is_true(
         wanted, tmp_path, names="the trainer is the limit", setting="trainer.threads=2"
