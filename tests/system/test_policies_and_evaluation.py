@@ -77,6 +77,19 @@ def test_a_frozen_policy_keeps_the_weights_of_its_source(tmp_path: Path) -> None
     assert set(second.evaluate(episodes=2).returns) == {"adversary", "runner"}
 
 
+def test_trainers_of_several_policies_are_one_kind_to_the_report(tmp_path: Path) -> None:
+    summary = tag(tmp_path / "run").summary
+    assert set(summary.workers) == {"trainer", "policy", "actor"}
+    assert summary.bottleneck_setting == "layout=inline"
+
+
+def test_a_run_without_an_update_is_not_explained(tmp_path: Path) -> None:
+    run = train("CartPole-v1", layout="serial", seconds=0.001, run_dir=tmp_path, quiet=True)
+    assert run.summary.policy_version == 0
+    assert run.summary.bottleneck == "too short to say: no update was done"
+    assert run.summary.bottleneck_setting is None
+
+
 def test_a_random_policy_has_no_trainer(tmp_path: Path) -> None:
     run = tag(tmp_path / "run", mode="random")
     assert run.summary.env_steps >= 400

@@ -204,7 +204,7 @@ class Controller:
             row = self.board.rows[worker.name]
             found.append(
                 WorkerTimes(
-                    kind=worker.group,
+                    kind="trainer" if worker.trains else worker.group,
                     name=worker.name,
                     process=worker.process,
                     busy_seconds=row.get("busy_ns") / 1e9,
@@ -217,7 +217,9 @@ class Controller:
 
     def diagnose(self) -> Diagnosis:
         """Why the run is not faster, start-up left out: everyone waits for everyone then."""
-        begun, before, clock = self._steady or (self._started, [], None)
+        if self._steady is None:
+            return Diagnosis(text="too short to say: no update was done", part="start-up")
+        begun, before, clock = self._steady
         machine = Machine(self._cores, time.monotonic() - begun, _cores_used(clock))
         return diagnose(since(self.times(), before), machine, self._settings())
 
