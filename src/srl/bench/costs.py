@@ -101,7 +101,7 @@ def _still(experiment: Experiment) -> Experiment:
     """The same work on one thread in each copy, with a policy that learns next to nothing."""
     env = experiment.env
     if env.id.startswith("envpool:"):
-        env = dataclasses.replace(env, args={**env.args, "num_threads": 1})
+        env = dataclasses.replace(env, threads=1)
     algorithm = dict(experiment.algorithm)
     if "learning_rate" in to_plain(algorithm_settings(experiment)):
         algorithm["learning_rate"] = STILL

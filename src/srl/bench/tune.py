@@ -65,7 +65,7 @@ def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[tuple[str, lis
         "actor.count": sorted({1, cores, 2 * cores}),
         "actor.groups": [1, 2],
         "trainer.threads": [1, cores],
-        "env.args.num_threads": [1, cores] if env_id.startswith("envpool:") else [],
+        "env.threads": [1, cores] if env_id.startswith("envpool:") else [],
         "inference.threads": [1, cores],
     }
     for key, values in found.items():
