@@ -94,6 +94,8 @@ class Controller:
         self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
         self._next_check = 0.0
         self._diagnosis: Diagnosis | None = None
+        self._first_update: float | None = None
+        """Seconds from the beginning to the end of the first update."""
         self._steady: tuple[float, list[WorkerTimes], tuple[int, int] | None] | None = None
         """When the first batch had been learned from, and the times up to then."""
         self.checkpoint_number = 0
@@ -127,9 +129,9 @@ class Controller:
             return
         self._next_poll_ns = now_ns + _POLL_NS
         now = now_ns / 1e9
-        if self._steady is None and self.env_steps > self._steps_before:
+        self._note_first_update(now)
+        if self._steady is None and self._first_update is not None:
             self._steady = (now, self.times(), _cores_clock())
-            log.info("first update after %.1f s", now - self._begun)
         self._check_goals()
         self._check_timeouts(now)
         self._show_notes()
@@ -215,11 +217,16 @@ class Controller:
             )
         return found
 
+    def _note_first_update(self, now: float) -> None:
+        if self._first_update is None and self.env_steps > self._steps_before:
+            self._first_update = now - self._begun
+            log.info("first update after %.1f s", self._first_update)
+
     def diagnose(self) -> Diagnosis:
         """Why the run is not faster, start-up left out: everyone waits for everyone then."""
-        if self._steady is None:
+        if self._first_update is None:
             return Diagnosis(text="too short to say: no update was done", part="start-up")
-        begun, before, clock = self._steady
+        begun, before, clock = self._steady or (self._started, [], None)
         machine = Machine(self._cores, time.monotonic() - begun, _cores_used(clock))
         return diagnose(since(self.times(), before), machine, self._settings())
 
@@ -277,6 +284,7 @@ class Controller:
         self._show_notes()
         self._display.close()
         now = time.monotonic()
+        self._note_first_update(now)
         self.collector.observe(self.times())
         problem: SrlError | None = None
         try:
@@ -298,7 +306,7 @@ class Controller:
             error=ending.reason if ending.status == "failed" else None,
             name=self.experiment.name,
             seed=self.experiment.seed,
-            seconds_to_first_update=self._steady[0] - self._begun if self._steady else None,
+            seconds_to_first_update=self._first_update,
             best_checkpoint=best,
         )
         write_summary(self.run_dir, summary)

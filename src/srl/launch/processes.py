@@ -389,7 +389,9 @@ class _Wake:
     """A pipe that ends the controller's sleep, from a signal handler too."""
 
     def __enter__(self) -> _Wake:
-        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._writing, False)
         return self
 
     def fileno(self) -> int:

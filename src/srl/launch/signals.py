@@ -6,12 +6,17 @@ cleans up they do nothing more.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
+_PATIENCE_SECONDS = 0.2
+_ENOUGH = 0
+"""No signal has this number."""
 
 
 class Interrupted(BaseException):
@@ -33,10 +38,48 @@ class StopSignals:
             return
         before = {number: signal.signal(number, self._handle) for number in _HANDLED}
         try:
-            yield
+            with self._insisting():
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextmanager
+    def _insisting(self) -> Iterator[None]:
+        """Sends a signal again that does not get through.
+
+        Python only notes a signal and looks at the note between two instructions. One that comes
+        just before a call into the system (or to another thread) does not end that call: whoever
+        sleeps then sleeps on. A thread that is woken by the note itself sees to it.
+        """
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def insist() -> None:
+            while True:
+                select.select([reading], [], [])
+                came = os.read(reading, 4096)
+                if _ENOUGH in came:
+                    return
+                while not self.reason and came[-1] in _HANDLED:
+                    if select.select([reading], [], [], _PATIENCE_SECONDS)[0]:
+                        break
+                    if not self.reason:
+                        signal.pthread_kill(main, came[-1])
+
+        thread = threading.Thread(target=insist, name="signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.write(writing, bytes([_ENOUGH]))
+            thread.join()
+            os.close(reading)
+            os.close(writing)
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
