@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
@@ -84,11 +85,17 @@ def test_a_hanging_environment_does_not_hold_up_the_end(
     assert checkpoints(training.run_dir)
 
 
+@pytest.mark.parametrize("as_of_the_shell", [signal.default_int_handler, signal.SIG_IGN])
 def test_an_environment_that_hangs_while_it_is_made_can_be_interrupted(
-    start: Start, shm: Path, tmp_path: Path
+    start: Start, shm: Path, tmp_path: Path, as_of_the_shell: Any
 ) -> None:
+    """In the background too, where a shell has SIGINT ignored."""
     mark = tmp_path / "hangs"
-    training = start(f"{FAULTY}:HangingInitEnv", "--env-arg", f"mark={mark}")
+    before = signal.signal(signal.SIGINT, as_of_the_shell)
+    try:
+        training = start(f"{FAULTY}:HangingInitEnv", "--env-arg", f"mark={mark}")
+    finally:
+        signal.signal(signal.SIGINT, before)
     wait_for(mark.exists, 30.0, "the environment to hang")
 
     assert training.stop(signal.SIGINT) == 130

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -47,6 +48,9 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; what users can act on is one message."""
     begun = time.monotonic()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts what it puts into the background; but whoever sends this means it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         args = make_parser().parse_args(arguments)
         args.begun = begun
