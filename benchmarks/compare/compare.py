@@ -20,8 +20,10 @@ import venvs
 from contenders import OURS, PEERS, chosen_layout, our_command, peers_of
 from processes import leave_nothing_behind, run
 from ratios import Record, table
-from records import RESULTS, append, commit, machine, machine_name
+from records import RESULTS, append, machine_name
 from workloads import WORKLOADS
+
+from srl.bench.machine import commit, machine
 
 STARTUP_SECONDS = 25.0
 """What a contender takes to start and to stop, about."""

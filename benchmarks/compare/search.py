@@ -14,8 +14,9 @@ import sys
 from compare import measure
 from contenders import LAYOUTS, PEERS
 from processes import leave_nothing_behind
-from records import commit, machine
 from workloads import WORKLOADS
+
+from srl.bench.machine import commit, machine
 
 TIE = 1.03
 """A later candidate has to be this much faster."""

@@ -20,10 +20,11 @@ from typing import Any
 
 from contenders import OURS, Layout, our_command
 from processes import leave_nothing_behind, run
-from records import RESULTS, append, commit, machine, machine_name
+from records import RESULTS, append, machine_name
 from workloads import THRESHOLDS
 
 from learning import parse_point, peer_command
+from srl.bench.machine import commit, machine
 
 RECIPES = {"cartpole": "cartpole", "cheetah": "halfcheetah", "pong": "pong_envpool"}
 
