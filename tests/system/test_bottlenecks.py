@@ -10,6 +10,7 @@ from harness import FAULTY, read_summary
 
 from srl.experiment import Experiment
 from srl.launch.launch import launch
+from srl.launch.plan import available_cores
 from srl.overrides import override, parse_pairs
 from srl.recipes.target import find_experiment
 from srl.services.metrics import read_metrics
@@ -59,6 +60,21 @@ def test_slow_environments(tmp_path: Path, shm: Path) -> None:
     assert_report_is_true(
         wanted, tmp_path, names="trainer waits for samples", setting="actor.count=2"
     )
+
+
+@pytest.mark.skipif(available_cores() > 2, reason="there is a core for another actor")
+def test_actors_that_would_share_a_core(tmp_path: Path, shm: Path) -> None:
+    """Fast environments with inference beside them fill a core; another actor needs one more."""
+    wanted = experiment(
+        "envpool:CartPole-v1",
+        **{"layout": "inline", "actor.envs": 64, "actor.count": 1, "algorithm.rollout_length": 32,
+           "algorithm.epochs": 1, "algorithm.minibatches": 1, "steps": 300_000},
+    )  # fmt: skip
+    launch(wanted, tmp_path / "run", quiet=True)
+    report = read_summary(tmp_path / "run")
+    assert report["bottleneck_setting"] is None
+    full, unhelpful = "the cores are full", "more actors would not help"
+    assert full in report["bottleneck"] or unhelpful in report["bottleneck"]
 
 
 def test_slow_forward(tmp_path: Path, shm: Path) -> None:

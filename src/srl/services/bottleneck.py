@@ -119,6 +119,8 @@ FULL = 0.9
 """Share of all cores' time above which nothing runs faster by being given more."""
 WAITS = 0.25
 """Share of waiting worth removing: without it a run is a third faster."""
+WORTH = 1.3
+"""The least by which a run gets faster for a setting to be advised."""
 BUSY = 0.5
 SMALL_STEP_SECONDS = 0.01
 """A minibatch below this is not worth splitting: threads then cost more than they give."""
@@ -259,8 +261,25 @@ class _Finder:
         larger = [n for n in range(2 * count, envs + 1) if envs % n == 0]
         if envs == 0 or larger:
             more = larger[0] if larger else 2 * count
+            if not self.cores_full and self._gain_of_actors(more / count, inside or 0.0) < WORTH:
+                used = f"{_percent(self.used)} of {self.machine.cores} cores are in use"
+                dearer = " and smaller groups make inference dearer" if inside else ""
+                return self._answer(f"{text}; more actors would not help: {used}{dearer}", part)
             return self._change(text, part, "add actors", "actor.count", more)
         return self._change(text, part, "step more at once", "actor.envs", 2 * envs)
+
+    def _gain_of_actors(self, times: float, inference: float) -> float:
+        """How much faster `times` as many actors could be, with the same environments among them.
+
+        Each infers for smaller groups: a small network's forward pass takes as long for half of the
+        rows. So inference costs up to `times` as much, and the cores must have room for that.
+        """
+        available = self.machine.cores * self.machine.seconds
+        together = {w.process for w in self.times if w.kind == "actor"}
+        cpu = sum(w.cpu_seconds for w in self.times if w.process in together)
+        actors = min(cpu / available, self.used) if available > 0 else 0.0
+        needed = actors * (1 + inference * (times - 1)) + self.used - actors
+        return min(times, 1 / needed) if needed > 0 else times
 
     def _busiest(self) -> Diagnosis:
         if not self.shares:

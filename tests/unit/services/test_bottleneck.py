@@ -147,6 +147,21 @@ def test_inference_inside_the_actors_is_part_of_their_work():
     assert "75 % of their work is inference" in found.text
 
 
+def test_actors_are_not_advised_where_they_would_only_make_inference_dearer():
+    """CartPole in EnvPool on two cores: `actor.count=2` was measured at two thirds of the speed."""
+    times = [
+        worker("actor", 42, cpu=98, process="actor/0", inference=58),
+        worker("policy", 58, cpu=0, process="actor/0", requests=42),
+        worker("trainer", 44, samples=56),
+    ]
+    settings = {**SETTINGS, "actor.count": 1, "actor.envs": 64}
+    found = diagnose(times, Machine(cores=2, seconds=SECONDS), settings)
+    assert (found.part, found.setting) == ("inference", None)
+    assert "58 % of their work is inference" in found.text
+    assert "more actors would not help: 71 % of 2 cores are in use" in found.text
+    assert diagnose(times, MACHINE, settings).setting == "actor.count=2"
+
+
 def test_inference_inside_the_actors_may_be_counted_by_them():
     counted = {"inference_seconds": 19.0}
     times = [worker("actor", 95, counters=counted), worker("trainer", 20, samples=80)]
