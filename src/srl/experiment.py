@@ -11,6 +11,7 @@ from typing import Any, Literal
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
 from srl.resolve import resolve
+from srl.resources import RayConfig, ResourcesConfig, SlurmConfig
 from srl.services.checkpoints import CheckpointConfig
 from srl.services.metrics import LoggingConfig
 from srl.workers.actor import ActorConfig
@@ -75,6 +76,9 @@ class Experiment:
     sample: SampleConfig = field(default_factory=SampleConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging: LoggingConfig = field(default_factory=LoggingConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
     layout: Layout = "auto"
     """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `auto`.
     """
@@ -111,7 +115,7 @@ ALGORITHM_FREE = frozenset(
         *("name", "steps", "seconds", "until", "layout", "inference", "evaluator"),
         *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
         *("trainer", "actor.count", "actor.groups", "env.step_timeout_seconds"),
-        *("env.reset_timeout_seconds",),
+        *("env.reset_timeout_seconds", "resources", "ray", "slurm"),
     }
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""
