@@ -1,4 +1,4 @@
-"""EnvPool's environments, stepped by one synchronous call.
+"""EnvPool's environments, stepped by threads of its own, all of a group at once.
 
 EnvPool takes its seeds when a pool is made, so the pool is made by `reset(seed)`; the spec is known
 before. Atari frames travel one by one and are stacked by the system, as with ALE. Rewards are raw.
@@ -18,12 +18,12 @@ from srl.data.flags import any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
+from srl.envs.making import steps_are_worth_threads
 from srl.envs.protocol import EnvConfig, Lanes, OnCall
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError, MissingDependency, nearest
 
 _ACTION_KEYS = ("env_id", "players.env_id", "action")
-_TINY = ("classic_control", "toy_text")
 _NO_INFO: dict[str, Any] = {}
 _OURS = ("num_envs", "batch_size", "env_type", "seed", "env_seed", "gym_reset_return_info")
 
@@ -65,7 +65,10 @@ class EnvPoolGroup(VectorGroup):
             spec = self._make_spec(args, num_envs, config)
         if render:
             args["render_mode"] = "rgb_array"
-        args.setdefault("num_threads", config.threads or _threads_for(spec))
+        # 0 is EnvPool's own choice, one for each core.
+        args.setdefault(
+            "num_threads", config.threads or (0 if steps_are_worth_threads(name) else 1)
+        )
         self._args = args
         self._vector: Any = None
         observation = _quiet(lambda: spec.gymnasium_observation_space)
@@ -113,8 +116,21 @@ class EnvPoolGroup(VectorGroup):
         self._stepper = _Stepper(self._vector, self.num_envs)
         return super()._start(seed)
 
-    def _advance(self, batch: np.ndarray) -> Any:
-        return self._stepper.step(batch)
+    def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
+        """Steps all environments by one call."""
+        self.begin(actions)
+        return self._note(self._call("step", self._stepper.receive))
+
+    def begin(self, actions: dict[str, np.ndarray]) -> None:
+        """Hands the actions to the pool's threads."""
+        self._on_call("step", -1)
+        batch = self._actions.batch(actions[self._lane])
+        self._call("step", lambda: self._stepper.send(batch))
+
+    def finish(self) -> dict[str, EnvStep]:
+        """Waits for all environments of the pool."""
+        self._on_call("step", -1)
+        return self._note(self._call("step", self._stepper.receive))
 
     def _make_pool(self, seeds: list[int]) -> Any:
         pool = self._envpool.make(
@@ -170,12 +186,18 @@ class _Stepper:
             ids = np.arange(num_envs, dtype=np.int32)
             self._sent = [ids, ids, self._action]
 
-    def step(self, batch: np.ndarray) -> Any:
+    def send(self, batch: np.ndarray) -> None:
+        """Starts a step of every environment."""
+        if self._plain:
+            self._action[...] = batch
+            self._send(self._sent)
+        else:
+            self._pool.send(batch)
+
+    def receive(self) -> Any:
         """Observations, rewards, terminated, truncated and info, as Gymnasium orders them."""
         if not self._plain:
-            return self._pool.step(batch)
-        self._action[...] = batch
-        self._send(self._sent)
+            return self._pool.recv()
         found = self._receive()
         obs, reward, done, truncated = [found[place] for place in self._places]
         terminated = done & ~truncated if any_true(done) else done
@@ -188,17 +210,6 @@ def _import(config: EnvConfig) -> Any:
     except ImportError:
         raise MissingDependency(f"environment {config.id!r}", "envpool") from None
     return envpool
-
-
-def _threads_for(spec: Any) -> int:
-    """Threads where none are set; 0 is EnvPool's own choice, one for each core.
-
-    Waking a second thread takes longer than the tiny steps that it would take over.
-    """
-    families = {
-        base.__module__.split(".")[1] for base in type(spec).__mro__ if "." in base.__module__
-    }
-    return 1 if families & set(_TINY) else 0
 
 
 def _settings(spec: Any) -> list[str]:

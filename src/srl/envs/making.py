@@ -62,6 +62,18 @@ def gymnasium_ids() -> list[str]:
     )
 
 
+_TINY = (
+    "CartPole", "Pendulum", "MountainCar", "Acrobot", "Catch", "FrozenLake", "Taxi", "NChain",
+    "CliffWalking", "Blackjack",
+)  # fmt: skip
+
+
+def steps_are_worth_threads(name: str) -> bool:
+    """Whether a step of an EnvPool environment is more than the few microseconds after which it
+    pays to wake another thread for it: all but those of classic control and toy text."""
+    return not name.rpartition("/")[2].startswith(_TINY)
+
+
 def envpool_ids() -> list[str]:
     """EnvPool's ids, or none where it is not installed."""
     try:

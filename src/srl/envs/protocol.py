@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -96,4 +96,17 @@ class EnvGroup(Protocol):
 
     def close(self) -> None:
         """Frees what the environments hold. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class BackgroundGroup(EnvGroup, Protocol):
+    """A group whose environments step in threads of their own, while its actor does other work."""
+
+    def begin(self, actions: dict[str, np.ndarray]) -> None:
+        """Starts what `step` does; nothing of the group may be used until `finish`."""
+        ...
+
+    def finish(self) -> dict[str, EnvStep]:
+        """Waits for the step that was begun, and returns what `step` does."""
         ...

@@ -116,12 +116,11 @@ class VectorGroup:
         """Steps all environments by one call."""
         batch = self._actions.batch(actions[self._lane])
         self._on_call("step", -1)
-        try:
-            obs, reward, terminated, truncated, info = self._advance(batch)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise env_raised(error, -1, "step") from error
+        return self._note(self._call("step", lambda: self._vector.step(batch)))
+
+    def _note(self, stepped: Any) -> dict[str, EnvStep]:
+        """What the environments returned, as the tick's record."""
+        obs, reward, terminated, truncated, info = stepped
         step = self._step
         step.reward[...] = reward
         if not step.quiet or any_true(terminated) or any_true(truncated):
@@ -147,10 +146,6 @@ class VectorGroup:
             step.reward[step.is_first] = 0.0
             self._check_autoreset(final & step.is_first)
         step.quiet = not (begins or ends)
-
-    def _advance(self, batch: np.ndarray) -> Any:
-        """The environment's own step."""
-        return self._vector.step(batch)
 
     def _check_autoreset(self, ended_at_once: np.ndarray) -> None:
         if any_true(ended_at_once):

@@ -4,19 +4,21 @@
 stream, for newer weights where policy age is bounded. *Unblocked by* policy workers and trainers.
 *Produces* requests and fragments.
 
-Whichever group has all its actions is stepped next, so that simulation and inference overlap. An
-actor never imports torch.
+Whichever group has all its actions is stepped next, so that simulation and inference overlap. Where
+environments step in threads of their own, a group is only set going, and waited for when nothing
+else is to be done. An actor never imports torch.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
 from srl.data.records import EnvStep
 from srl.data.tree import Tree
-from srl.envs.protocol import EnvGroup
+from srl.envs.protocol import BackgroundGroup, EnvGroup
 from srl.errors import ConfigError
 from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
@@ -53,6 +55,7 @@ class Group:
         self.lanes = lanes
         self.seed = seed
         self.started = False
+        self._background = envs if isinstance(envs, BackgroundGroup) else None
         self._actions = {lane.policy: lane.action for lane in lanes}
 
     @property
@@ -70,6 +73,20 @@ class Group:
             return self.envs.reset(self.seed)
         return self.envs.step(self._actions)
 
+    def begin(self) -> bool:
+        """Starts a tick that goes on by itself; False where only `step` can do it."""
+        if self._background is None or not self.started:
+            return False
+        self._background.begin(self._actions)
+        for lane in self.lanes:
+            lane.phase = "stepping"
+        return True
+
+    def finish(self) -> dict[str, EnvStep]:
+        """Waits for a tick that was begun."""
+        assert self._background is not None
+        return self._background.finish()
+
 
 class ActorWorker(Worker):
     """Steps whichever group is ready, and keeps the fragments of its lanes going."""
@@ -79,6 +96,8 @@ class ActorWorker(Worker):
         self.groups = groups
         self._metrics = metrics
         self._next = 0
+        self._stepping: deque[Group] = deque()
+        """Groups whose tick goes on by itself, the first begun first."""
         self._clients: dict[str, InferenceClient] = {}
         for lane in groups[0].lanes:
             self._clients[lane.policy] = lane.client
@@ -145,10 +164,19 @@ class ActorWorker(Worker):
                 return MADE
         if made:
             return MADE
+        if self._stepping:
+            group = self._stepping.popleft()
+            self._observe(group, group.finish())
+            return MADE
         return self._waits[waits_for]
 
     def _step_group(self, group: Group) -> None:
-        steps = group.step()
+        if len(self.groups) > 1 and group.begin():
+            self._stepping.append(group)
+        else:
+            self._observe(group, group.step())
+
+    def _observe(self, group: Group, steps: dict[str, EnvStep]) -> None:
         acted = 0
         for lane in group.lanes:
             step = steps[lane.policy]

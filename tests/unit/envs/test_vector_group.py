@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from playing import check_episode_rules, group_of, play, stacked
 
 from srl.envs.gym_group import GymGroup
-from srl.envs.protocol import EnvConfig
+from srl.envs.protocol import BackgroundGroup, EnvConfig
 from srl.envs.registry import make_group
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError
@@ -134,6 +134,26 @@ def test_envpool_seeds_decide_the_run() -> None:
     assert len(np.unique(once[0]["main"]["obs"][:, 0])) == 3
     group.close()
     group.close()
+
+
+@pytest.mark.parametrize("id", ["envpool:CartPole-v1", "envpool:Pong-v5"])
+def test_envpool_steps_in_the_background_as_at_once(id: str) -> None:
+    pytest.importorskip("envpool")
+    group, other = group_of(id, 3), group_of(id, 3)
+    assert isinstance(group, BackgroundGroup)
+    group.reset(4)
+    other.reset(4)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        actions = {"main": rng.integers(0, 2, 3)}
+        group.begin(actions)
+        at_once = other.step(actions)["main"]
+        finished = group.finish()["main"]
+        for name in ("obs", "reward", "terminated", "truncated", "is_first"):
+            np.testing.assert_array_equal(getattr(finished, name), getattr(at_once, name))
+    group.begin(actions)
+    group.close()
+    other.close()
 
 
 def test_envpool_atari_is_one_raw_frame() -> None:

@@ -55,6 +55,8 @@ class Setup:
     age: int | None = 1
     seed: int = 0
     packs: bool = False
+    background: bool = False
+    """Environments that step in threads of their own."""
 
 
 @dataclass
@@ -120,6 +122,34 @@ class RecordingGroup:
         self._envs.close()
 
 
+class BackgroundRecordingGroup(RecordingGroup):
+    """As if threads stepped its environments: actions are given at one time, taken up at another.
+
+    `calls` is shared by all groups of an actor.
+    """
+
+    def __init__(
+        self, envs: EnvGroup, records: dict[str, LaneRecord], calls: list[tuple[str, int]]
+    ) -> None:
+        super().__init__(envs, records)
+        self._calls = calls
+        self._begun: dict[str, np.ndarray] | None = None
+
+    def begin(self, actions: dict[str, np.ndarray]) -> None:
+        assert self._begun is None
+        self._begun = {policy: action.copy() for policy, action in actions.items()}
+        self._calls.append(("begin", id(self)))
+
+    def finish(self) -> dict[str, EnvStep]:
+        assert self._begun is not None
+        actions, self._begun = self._begun, None
+        self._calls.append(("finish", id(self)))
+        return self.step(actions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._envs, name)
+
+
 class Play:
     """An actor with everything around it."""
 
@@ -144,13 +174,14 @@ class Play:
         self.env_spec = groups[0].spec
         self.versions = dict.fromkeys(setup.lanes, 0)
         self.episodes: list[Any] = []
+        self.calls: list[tuple[str, int]] = []
         self._open_streams(arena)
         several = self.env_spec.turn_based or len(self.env_spec.agents) > 1
         self.actor = ActorWorker(
             "actor/0",
             [
                 Group(
-                    RecordingGroup(envs, self.records[index]),  # type: ignore[arg-type]
+                    self._recording(envs, index),  # type: ignore[arg-type]
                     [self._lane(index, policy, several) for policy in setup.lanes],
                     seed=setup.seed + 100 * index,
                 )
@@ -159,6 +190,11 @@ class Play:
             InlineMetrics(self.episodes.append),
         )
         self.actor.row = Board(arena, ("actor/0",)).rows["actor/0"]
+
+    def _recording(self, envs: EnvGroup, index: int) -> RecordingGroup:
+        if self.setup.background:
+            return BackgroundRecordingGroup(envs, self.records[index], self.calls)
+        return RecordingGroup(envs, self.records[index])
 
     def _open_streams(self, arena: Arena) -> None:
         setup = self.setup

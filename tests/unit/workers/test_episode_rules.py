@@ -57,6 +57,7 @@ def single_setups(draw: st.DrawFn) -> Setup:
         age=draw(st.sampled_from([0, 1, None])),
         seed=draw(st.integers(0, 10_000)),
         packs=draw(st.booleans()),
+        background=draw(st.booleans()),
         **draw(shapes()),
     )
 
@@ -73,6 +74,7 @@ def team_setups(draw: st.DrawFn, env: str) -> Setup:
         stack=draw(st.integers(1, 3)) if env == PARALLEL else 1,
         age=draw(st.sampled_from([0, 1, None])),
         seed=draw(st.integers(0, 10_000)),
+        background=draw(st.booleans()),
         **draw(shapes()),
     )
 

@@ -139,6 +139,19 @@ def test_an_actor_finishes_when_nobody_reads_its_fragments() -> None:
     play.close()
 
 
+def test_groups_that_step_by_themselves_are_waited_for_last() -> None:
+    play = Play(Setup(num_groups=2, background=True, age=None))
+    play.run(fragments=4)
+    open_at_once = [0]
+    for call, _ in play.calls:
+        open_at_once.append(open_at_once[-1] + (1 if call == "begin" else -1))
+    assert max(open_at_once) == 2, "one group is set going while the other steps"
+    finished = [group for call, group in play.calls if call == "finish"]
+    begun = [group for call, group in play.calls if call == "begin"]
+    assert finished == begun[: len(finished)], "the first begun is waited for first"
+    play.close()
+
+
 def test_an_actor_that_leaves_gives_back_its_slots_and_is_not_asked_for_again() -> None:
     play = Play(Setup())
     play.run(fragments=2)
