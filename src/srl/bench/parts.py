@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from srl.algorithms.protocol import Algorithm
 from srl.data.records import EnvStep, InferenceReply, InferenceRequest, SampleBatch
@@ -70,6 +71,12 @@ class PartLane:
             self._slot = trajectory.allocate()
             self._writer = FragmentWriter(trajectory)
             self._writer.open(self._slot)
+        self._pack()
+
+    def _pack(self) -> None:
+        """As a policy worker does when it takes newer weights."""
+        with torch.inference_mode():
+            self.policy.pack()
 
     def see(self, step: EnvStep) -> None:
         """Notes what the environments showed, as the request for the next actions."""
@@ -131,6 +138,7 @@ class PartLane:
         assert self.algorithm is not None
         for _ in self.algorithm.update(self.batch, 0.0):
             pass
+        self._pack()
 
 
 class Parts:

@@ -18,6 +18,7 @@ from srl.policies.nets.encoder import Encoder, ObsNorm, has_image
 from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import ACTIVATIONS, Activation, orthogonal
 from srl.policies.nets.norm import RunningNorm
+from srl.policies.nets.packed import PackedTowers
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.nets.towers import Layers, pull, push, run_towers
 from srl.policies.protocol import Act, Policy
@@ -133,14 +134,15 @@ class ActorCritic(Policy):
         )
         self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
         self._towers = self._make_towers()
-        # Observations that go into the towers as they are, and values as they come out: at a few
-        # rows, asking every part whether it has something to do takes as long as doing it.
-        self._numbers_only = (
-            isinstance(agent.obs, ArraySpec)
+        self._packed: PackedTowers | None = None
+        # Observations that go into the towers as they are.
+        self._packs = (
+            self._towers is not None
+            and len(self._towers[0]) > 1
+            and isinstance(agent.obs, ArraySpec)
             and (agent.obs.dtype, len(agent.obs.seen_shape)) == ("float32", 1)
             and not agent.obs.categories
             and self.obs_norm is None
-            and self.return_norm is None
         )
 
     def act(
@@ -156,8 +158,8 @@ class ActorCritic(Policy):
 
         `explore` is the temperature of the draw; `log_prob` is always that of the policy itself.
         """
-        if self._towers is not None and self._numbers_only:
-            out, value = run_towers(obs, self._towers, self.config.activation)
+        if self._packed is not None:
+            out, value = self._packed(obs)
             value = value.squeeze(-1)
         elif self.core is None:
             out, value = self._outputs(_flat(obs))
@@ -166,8 +168,20 @@ class ActorCritic(Policy):
             state = self.core.step(features, reset(state, is_first))
             out, value = self._heads(state["h"], state["h"])
         distribution = self.action_head.distribution(out, action_mask)
-        action = distribution.sample(generator, explore)
-        return Act(action, state, {"log_prob": distribution.log_prob(action), "value": value})
+        action, log_prob = distribution.draw(generator, explore)
+        return Act(action, state, {"log_prob": log_prob, "value": value})
+
+    def pack(self) -> None:
+        """Two plain towers are packed for `act`, with values in units of reward."""
+        if not self._packs:
+            return
+        assert self._towers is not None
+        actor, critic = self._towers
+        if self.return_norm is not None:
+            weight, bias = critic[-1]
+            mean, std = self.return_norm.mean, self.return_norm.std
+            critic = [*critic[:-1], (weight * std, torch.addcmul(mean, bias, std))]
+        self._packed = PackedTowers((actor, critic), self.config.activation)
 
     def unroll(
         self,

@@ -32,6 +32,13 @@ class Distribution(ABC):
     ) -> torch.Tensor:
         """Actions; `temperature` [...] runs from 1 (sample, as None does) to 0 (mode)."""
 
+    def draw(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions as `sample` takes them, and their log probabilities."""
+        action = self.sample(generator, temperature)
+        return action, self.log_prob(action)
+
     @property
     @abstractmethod
     def mode(self) -> torch.Tensor:
@@ -69,11 +76,25 @@ class Categorical(Distribution):
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The Gumbel-max trick: the largest of log probability plus Gumbel noise is a sample."""
+        return self._drawn(generator, temperature).squeeze(-1)
+
+    def draw(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choices and their log probabilities."""
+        drawn = self._drawn(generator, temperature)
+        return drawn.squeeze(-1), self.log_probs.gather(-1, drawn).squeeze(-1)
+
+    def _drawn(self, generator: torch.Generator, temperature: torch.Tensor | None) -> torch.Tensor:
+        """Choices [..., 1]."""
         # -log of exponential noise is Gumbel noise.
         noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
-        if temperature is not None:
-            noise.mul_(_expanded(temperature, noise))
-        return (self.log_probs - noise).argmax(-1)
+        if temperature is None:
+            score = self.log_probs - noise
+        else:
+            factor = _expanded(temperature, noise)
+            score = torch.addcmul(self.log_probs, noise, factor, value=-1)
+        return score.argmax(-1, keepdim=True)
 
     @property
     def mode(self) -> torch.Tensor:
@@ -206,10 +227,20 @@ class DiagGaussian(Distribution):
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Mean plus scaled normal noise."""
-        noise = torch.empty_like(self.mean).normal_(generator=generator) * self.log_std.exp()
-        if temperature is not None:
-            noise.mul_(_expanded(temperature, noise))
-        return self.mean + noise
+        return torch.addcmul(self.mean, self._noise(generator, temperature), self.log_std.exp())
+
+    def draw(
+        self, generator: torch.Generator, temperature: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions and their log densities, which the noise alone decides."""
+        noise = self._noise(generator, temperature)
+        action = torch.addcmul(self.mean, noise, self.log_std.exp())
+        return action, self._sum(noise.square_().mul_(-0.5).sub_(self.log_std + _HALF_LOG_TWO_PI))
+
+    def _noise(self, generator: torch.Generator, temperature: torch.Tensor | None) -> torch.Tensor:
+        """In units of the standard deviation."""
+        noise = torch.empty_like(self.mean).normal_(generator=generator)
+        return noise if temperature is None else noise.mul_(_expanded(temperature, noise))
 
     @property
     def mode(self) -> torch.Tensor:

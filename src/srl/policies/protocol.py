@@ -54,3 +54,7 @@ class Policy(nn.Module, ABC):
 
         `explore` is float32 [rows]: 1 samples, 0 is greedy. All randomness comes from `generator`.
         """
+
+    def pack(self) -> None:
+        """Told whenever the weights were replaced and will only be used by `act` until the next
+        call: a policy may keep them in a form that acts faster."""

@@ -136,6 +136,8 @@ class Served:
             with torch.no_grad():
                 for name, tensor in tensors.items():
                     tensor.copy_(torch.from_numpy(self.host_weights[name]), non_blocking=True)
+        with torch.inference_mode():
+            self.policy.pack()
 
 
 class PolicyWorker(Worker):

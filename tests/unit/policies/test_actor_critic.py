@@ -273,3 +273,20 @@ def test_policies_are_found_by_name_and_path() -> None:
         find_policy("actor_critc")
     with pytest.raises(ConfigError, match="expected a subclass"):
         find_policy("srl.policies.registry:POLICIES")
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_packed_policy_acts_as_before(action: ActionSpec, normalize: bool) -> None:
+    agent = AgentSpec(obs=VECTOR, action=action)
+    policy = ActorCritic(agent, ActorCriticConfig(normalize_returns=normalize, policy_gain=1.0))
+    policy.track_returns(torch.tensor([3.0, 8.0, -1.0]))
+    inputs = (torch.randn(6, 3), None, torch.zeros(6, dtype=torch.bool), torch.ones(6), None)
+    with torch.inference_mode():
+        plain = policy.act(*inputs, torch.Generator().manual_seed(3))
+        policy.pack()
+        packed = policy.act(*inputs, torch.Generator().manual_seed(3))
+    assert policy._packed is not None
+    torch.testing.assert_close(packed.action, plain.action)
+    for name in ("log_prob", "value"):
+        torch.testing.assert_close(packed.extras[name], plain.extras[name])

@@ -123,3 +123,17 @@ def test_temperature_is_per_row() -> None:
     assert real[1::2].all()
     many = MultiCategorical(torch.zeros(1000, 4), (2, 2)).sample(generator(), rows)
     assert many[::2].unique().tolist() == [0]
+
+
+def test_drawn_actions_come_with_their_own_log_probabilities() -> None:
+    rows = torch.tensor([0.0, 0.5, 1.0]).repeat(30)
+    for made in (
+        Categorical(torch.randn(90, 4, generator=generator())),
+        MultiCategorical(torch.randn(90, 5, generator=generator()), (2, 3)),
+        Bernoulli(torch.randn(90, 3, generator=generator())),
+        DiagGaussian(torch.randn(90, 2, generator=generator()), torch.tensor([-0.5, 0.2])),
+    ):
+        for temperature in (None, rows):
+            action, log_prob = made.draw(generator(), temperature)
+            torch.testing.assert_close(action, made.sample(generator(), temperature))
+            torch.testing.assert_close(log_prob, made.log_prob(action))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from srl.policies.nets.mlp import ACTIVATIONS
+from srl.policies.nets.packed import PackedTowers
 from srl.policies.nets.towers import Layers, run_towers
 
 
@@ -48,3 +49,15 @@ def test_outputs_and_gradients_are_those_of_the_layers(
     with torch.no_grad():
         for mine, wanted in zip(run_towers(x, towers, activation), expected, strict=True):
             torch.testing.assert_close(mine, wanted)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("inner", [(6,), (6, 5, 7)])
+def test_packed_towers_are_the_same_functions(activation: str, inner: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    towers = [layers(4, *inner, 3), layers(4, *inner, 1)]
+    x = torch.randn(9, 4, dtype=torch.float64)
+    packed = PackedTowers(towers, activation)
+    with torch.no_grad():
+        for mine, tower in zip(packed(x), towers, strict=True):
+            torch.testing.assert_close(mine, reference(x, tower, activation))
