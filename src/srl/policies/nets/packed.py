@@ -47,8 +47,8 @@ class PackedTowers:
     def _after(self, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A layer that reads sigmoids where it read tanh: W (2 s - 1) + b = (2 W) s + (b - W 1)."""
         if self._activation != "tanh":
-            return weight.t().contiguous(), bias
-        return (2.0 * weight).t().contiguous(), bias - weight.sum(1)
+            return weight.t(), bias
+        return (2.0 * weight).t(), bias - weight.sum(1)
 
     def _activate(self, x: torch.Tensor) -> torch.Tensor:
         match self._activation:
