@@ -9,6 +9,7 @@ SrlError                      something the user can act on; printed without a t
 ├── LearnError                a loss or a gradient turned NaN or infinite
 ├── StreamError               a stream was used against its contract
 ├── SharedMemoryError         shared memory is too small or gone
+├── NetError                  a key, an address or a message between hosts is not what it must be
 ├── CheckpointError           a checkpoint cannot be written or read
 ├── WorkerError               a worker failed; carries its last words
 └── RunError                  a run as a whole cannot go on (nothing makes progress, ...)
@@ -59,6 +60,10 @@ class StreamError(SrlError):
 
 class SharedMemoryError(SrlError):
     """Shared memory is too small or gone."""
+
+
+class NetError(SrlError):
+    """A key, an address or a message between hosts is not what it must be."""
 
 
 class CheckpointError(SrlError):

@@ -14,8 +14,8 @@ LAYERS = (
     ("resolve", "settings", "resources"),
     ("arena",),
     ("data",),
-    ("envs", "streams", "services", "policies"),
-    ("algorithms",),
+    ("envs", "streams", "services", "policies", "net"),
+    ("algorithms", "gates"),
     ("workers",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
@@ -26,7 +26,7 @@ LAYERS = (
 """From the bottom up. A module may import its own part and those of lower layers."""
 BESIDE_ALL = ("testing",)
 """Shipped for users' tests; nothing in the package needs it."""
-STRANGERS = ("envs", "streams", "services", "policies")
+STRANGERS = ("envs", "streams", "services", "policies", "net", "algorithms", "gates")
 """Parts of one layer that know nothing of each other."""
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
@@ -93,7 +93,7 @@ def test_nothing_is_unpickled() -> None:
 WITHOUT_TORCH = [
     name
     for name in modules()
-    if name.split(".")[1:2] in (["data"], ["arena"], ["envs"], ["streams"], ["services"])
+    if part_of(name) in ("data", "arena", "envs", "streams", "services", "net", "gates")
 ] + ["srl.workers.actor", "srl.workers.wiring", "srl.workers.worker", "srl.launch.worker"]
 
 

@@ -29,8 +29,8 @@ class Arena(Protocol):
         a holder dies."""
         ...
 
-    def ring(self, process: str) -> None:
-        """Wakes the named process, or makes its next wait return at once. Never blocks."""
+    def ring(self, *processes: str) -> None:
+        """Wakes the named processes, or makes their next waits return at once. Never blocks."""
         ...
 
 
@@ -57,7 +57,7 @@ class HeapArena:
         """One thread needs no lock."""
         return self._unlocked()
 
-    def ring(self, process: str) -> None:
+    def ring(self, *processes: str) -> None:
         """The one thread that could be woken is the one that rings."""
 
     def state(self) -> dict[str, np.ndarray]:

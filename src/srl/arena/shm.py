@@ -4,6 +4,9 @@ can open.
 Files rather than anonymous memory, because workers are not always children of one parent; named
 pipes rather than eventfds for the same reason. The folder belongs to one run: its owner holds a
 lock in it for as long as it lives, so a later run can tell what was left behind and remove it.
+
+A run on several hosts has such a folder on each. There a ring for a process that is elsewhere goes
+to the host's gate, which carries on what it was about.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from srl.errors import SharedMemoryError
 
 ROOT_VARIABLE = "SRL_SHM_DIR"
 _PREFIX = "srl-"
+GATE = "gate"
+"""The process that joins a host to the others; its bell rings for all that are elsewhere."""
 
 
 def shm_root() -> Path:
@@ -39,13 +44,22 @@ def shm_root() -> Path:
 
 
 class ShmArena:
-    """A run's folder of mapped regions, lock files and bells."""
+    """A run's folder of mapped regions, lock files and bells.
 
-    def __init__(self, folder: Path, process: str) -> None:
+    `gated`: a process without a bell in this folder is on another host. `lazy`: regions take memory
+    as they are written to, for a host that uses only part of them.
+    """
+
+    def __init__(
+        self, folder: Path, process: str, *, gated: bool = False, lazy: bool = False
+    ) -> None:
         self.folder = folder
         self.process = process
+        self._lazy = lazy
         self._ringers: dict[str, int] = {}
         self._locks: dict[str, int] = {}
+        self._placement = _placement(folder) if gated else None
+        self._epoch = self._placement[0] if self._placement is not None else 0
 
     def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
         """Maps the named region; the first to ask reserves it, so that running out is an error here
@@ -69,7 +83,7 @@ class ShmArena:
 
     def _reserve(self, fd: int, path: Path, nbytes: int, setting: str) -> None:
         try:
-            if hasattr(os, "posix_fallocate"):
+            if hasattr(os, "posix_fallocate") and not self._lazy:
                 os.posix_fallocate(fd, 0, nbytes)
             else:
                 os.ftruncate(fd, nbytes)
@@ -100,28 +114,51 @@ class ShmArena:
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def ring(self, process: str) -> None:
-        """Puts a byte into the process's pipe. A full pipe is fine: it is already awake."""
-        if process == self.process:
-            return
-        fd = self._ringers.get(process)
+    def ring(self, *processes: str) -> None:
+        """Puts a byte into each process's pipe. A full pipe is fine: it is already awake."""
+        if self._placement is not None and self._placement[0] != self._epoch:
+            self._epoch = self._placement[0]
+            self._forget_ringers()
+        rung = -1
+        for process in processes:
+            if process == self.process:
+                continue
+            fd = self._ringers.get(process)
+            if fd is None:
+                fd = self._ringers[process] = self._bell_of(process)
+            if fd == rung:
+                # All who are elsewhere share one bell.
+                continue
+            rung = fd
+            with suppress(BlockingIOError):
+                os.write(fd, b"\0")
+
+    def _bell_of(self, process: str) -> int:
+        if self._placement is None or _bell_path(self.folder, process).exists():
+            return _open_pipe(self.folder, process)
+        fd = self._ringers.get(GATE)
         if fd is None:
-            fd = self._ringers[process] = _open_pipe(self.folder, process)
-        try:
-            os.write(fd, b"\0")
-        except BlockingIOError:
-            return
+            fd = self._ringers[GATE] = _open_pipe(self.folder, GATE)
+        return fd
+
+    def _forget_ringers(self) -> None:
+        for fd in set(self._ringers.values()):
+            os.close(fd)
+        self._ringers.clear()
 
     def close(self) -> None:
         """Closes what this process opened; mapped regions go when nobody looks at them any more."""
-        for fd in (*self._ringers.values(), *self._locks.values()):
+        self._forget_ringers()
+        for fd in self._locks.values():
             os.close(fd)
-        self._ringers.clear()
         self._locks.clear()
 
 
 class Bell:
-    """The waiting end of a process's pipe: sleeps in the kernel until somebody rings."""
+    """The waiting end of a process's pipe: sleeps in the kernel until somebody rings.
+
+    To wait for other things too, poll `fileno()` with them and `clear` the bell afterwards.
+    """
 
     def __init__(self, folder: Path, process: str) -> None:
         self._fd = _open_pipe(folder, process)
@@ -133,8 +170,18 @@ class Bell:
         last wait count."""
         if not self._poll.poll(timeout_seconds * 1000.0):
             return False
-        os.read(self._fd, 65536)
-        return True
+        return self.clear()
+
+    def fileno(self) -> int:
+        """Readable while there are rings that no wait has answered."""
+        return self._fd
+
+    def clear(self) -> bool:
+        """Answers all rings so far; says whether there were any."""
+        try:
+            return bool(os.read(self._fd, 65536))
+        except BlockingIOError:
+            return False
 
     def close(self) -> None:
         """Stops listening."""
@@ -206,8 +253,35 @@ def sweep(root: Path) -> list[str]:
     return removed
 
 
+def make_bell(folder: Path, process: str) -> None:
+    """Says that a process is on this host, before it starts; then `bump_placement`."""
+    os.close(_open_pipe(folder, process))
+
+
+def remove_bell(folder: Path, process: str) -> None:
+    """Says that a process is on this host no more; then `bump_placement`."""
+    _bell_path(folder, process).unlink(missing_ok=True)
+
+
+def bump_placement(folder: Path) -> None:
+    """Tells every gated arena of the folder to look anew for who is on this host."""
+    _placement(folder)[0] += 1
+
+
+def _placement(folder: Path) -> memoryview:
+    arena = ShmArena(folder, "")
+    try:
+        return arena.region("placement", 64)[:8].view(np.int64).data
+    finally:
+        arena.close()
+
+
+def _bell_path(folder: Path, process: str) -> Path:
+    return folder / f"{process.replace('/', '+')}.bell"
+
+
 def _open_pipe(folder: Path, process: str) -> int:
-    path = folder / f"{process.replace('/', '+')}.bell"
+    path = _bell_path(folder, process)
     with suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     # Both ways, so that opening never waits for the other end.

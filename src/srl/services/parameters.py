@@ -63,8 +63,7 @@ class ParameterWriter:
             array[...] = snapshot.weights[name]
         number[2 + half] = snapshot.policy_version + 1
         number[1] = begun
-        for process in self.spec.readers:
-            self._arena.ring(process)
+        self._arena.ring(*self.spec.readers)
 
 
 class ParameterReader:

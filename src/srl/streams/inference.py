@@ -13,7 +13,7 @@ to the next.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import itemgetter
 
 import msgspec
@@ -159,8 +159,7 @@ class InferenceClient:
         assert self._status[lane] in (IDLE, ANSWERED), "a lane has at most one open request"
         self._num_rows[lane] = num_rows
         self._status[lane] = SUBMITTED
-        for server in self._servers:
-            self._arena.ring(server)
+        self._arena.ring(*self._servers)
 
     def poll(self) -> list[int]:
         """Lanes whose replies have come; each is named until `take`n."""
@@ -181,8 +180,7 @@ class InferenceClient:
     def close(self) -> None:
         """Leaves: servers stop waiting for this client."""
         self._memory.open_clients[self._client] = 2
-        for server in self.spec.servers:
-            self._arena.ring(server)
+        self._arena.ring(*self.spec.servers)
 
 
 class InferenceServer:
@@ -290,8 +288,7 @@ class InferenceServer:
         if len(lanes) == 1:
             self._arena.ring(self.spec.clients[lanes[0] // per_client])
             return
-        for client in {lane // per_client for lane in lanes}:
-            self._arena.ring(self.spec.clients[client])
+        self._arena.ring(*{self.spec.clients[lane // per_client] for lane in lanes})
 
     def close(self) -> None:
         """Leaves; what it had taken goes back, for another server."""
@@ -350,7 +347,7 @@ def reclaim_server(spec: InferenceSpec, arena: Arena, server: int) -> int:
         for lane in held:
             memory.status[lane] = SUBMITTED
     if held:
-        _ring_all(arena, spec.servers)
+        arena.ring(*spec.servers)
     return len(held)
 
 
@@ -359,8 +356,3 @@ def reclaim_client(spec: InferenceSpec, arena: Arena, client: int) -> None:
     memory = _Memory(spec, arena)
     for lane in range(client * spec.lanes_per_client, (client + 1) * spec.lanes_per_client):
         memory.status[lane] = IDLE
-
-
-def _ring_all(arena: Arena, processes: Sequence[str]) -> None:
-    for process in processes:
-        arena.ring(process)

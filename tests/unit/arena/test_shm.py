@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import stat
 import subprocess
 import sys
@@ -14,7 +15,17 @@ import numpy as np
 import pytest
 
 from srl.arena.arena import HeapArena
-from srl.arena.shm import ROOT_VARIABLE, Bell, RunFolder, ShmArena, shm_root, sweep
+from srl.arena.shm import (
+    ROOT_VARIABLE,
+    Bell,
+    RunFolder,
+    ShmArena,
+    bump_placement,
+    make_bell,
+    remove_bell,
+    shm_root,
+    sweep,
+)
 from srl.errors import SharedMemoryError
 
 OWNER = """
@@ -217,3 +228,66 @@ def test_a_heap_arena_gives_back_what_it_saved() -> None:
     assert (region == 7).all()
     with arena.lock("x"):
         pass
+
+
+# -- hosts ---------------------------------------------------------------------------------------
+
+
+def test_a_ring_for_a_process_elsewhere_rings_the_gate(folder: RunFolder) -> None:
+    make_bell(folder.path, "here")
+    arena = ShmArena(folder.path, "ringer", gated=True)
+    here, gate = Bell(folder.path, "here"), Bell(folder.path, "gate")
+    arena.ring("elsewhere", "elsewhere-too")
+    assert gate.clear()
+    assert not here.clear()
+    arena.ring("here", "elsewhere")
+    assert here.clear()
+    assert gate.clear()
+    assert not (folder.path / "elsewhere.bell").exists()
+    for closing in (arena, here, gate):
+        closing.close()
+
+
+def test_when_placement_changes_rings_go_to_the_new_place(folder: RunFolder) -> None:
+    arena, gate = ShmArena(folder.path, "ringer", gated=True), Bell(folder.path, "gate")
+    arena.ring("mover")
+    assert gate.clear()
+    make_bell(folder.path, "mover")
+    bump_placement(folder.path)
+    arena.ring("mover")
+    assert not gate.clear()
+    mover = Bell(folder.path, "mover")
+    assert mover.clear()
+    mover.close()
+    remove_bell(folder.path, "mover")
+    bump_placement(folder.path)
+    arena.ring("mover")
+    assert gate.clear()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        bump_placement(folder.path)
+        arena.ring("mover", "gate", "another")
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    arena.close()
+    gate.close()
+
+
+def test_a_lazy_region_takes_memory_as_it_is_written(folder: RunFolder) -> None:
+    region = ShmArena(folder.path, "a", lazy=True).region("data", 1 << 24)
+    path = folder.path / "data.region"
+    assert path.stat().st_blocks == 0
+    region[:100] = 1
+    assert 0 < path.stat().st_blocks * 512 <= 1 << 16
+
+
+def test_a_bell_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
+    bell, arena = Bell(folder.path, "a"), ShmArena(folder.path, "b")
+    assert not select.select([bell], [], [], 0)[0]
+    assert not bell.clear()
+    arena.ring("a")
+    arena.ring("a")
+    assert select.select([bell], [], [], 1)[0]
+    assert bell.clear()
+    assert not select.select([bell], [], [], 0)[0]
+    bell.close()
+    arena.close()

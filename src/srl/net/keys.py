@@ -1,0 +1,138 @@
+"""Keys of a run: CURVE pairs, in files that only their owner may read.
+
+Each run has a pair for its head and a pair with which hosts join it. Who has the join key's file
+may take part in the run; nobody else can even finish a handshake.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from srl.errors import NetError
+
+FOLDER = "keys"
+HEAD_FILE, JOIN_FILE = "head.key", "join.key"
+_MODE = 0o600
+
+
+class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
+    """A CURVE pair, each half as 40 printable characters (Z85)."""
+
+    public: str
+    secret: str
+
+    def __post_init__(self) -> None:
+        _check(self.public, "public")
+        _check(self.secret, "secret")
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r})"
+
+
+class JoinKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host needs to join a run: whom to trust, and how to show that it may."""
+
+    head: str
+    """The head's public key."""
+    public: str
+    secret: str
+
+    def __post_init__(self) -> None:
+        for name in ("head", "public", "secret"):
+            _check(getattr(self, name), name)
+
+    def __repr__(self) -> str:
+        return f"JoinKey(head={self.head!r}, public={self.public!r})"
+
+    @property
+    def pair(self) -> KeyPair:
+        """The pair of whoever joins."""
+        return KeyPair(public=self.public, secret=self.secret)
+
+
+class RunKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of one run, as its head holds them."""
+
+    head: KeyPair
+    join: KeyPair
+
+
+_File = TypeVar("_File", KeyPair, JoinKey)
+
+
+def new_pair() -> KeyPair:
+    """A fresh pair."""
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public=public.decode(), secret=secret.decode())
+
+
+def make_run_keys(run_dir: Path) -> RunKeys:
+    """Makes the keys of a run, and their files in `RUN/keys`; a run that has keys keeps them."""
+    folder = run_dir / FOLDER
+    if (folder / JOIN_FILE).exists():
+        join = load_join_key(folder / JOIN_FILE)
+        return RunKeys(head=_load(folder / HEAD_FILE, KeyPair), join=join.pair)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    head, join_pair = new_pair(), new_pair()
+    join = JoinKey(head=head.public, public=join_pair.public, secret=join_pair.secret)
+    _write(folder / HEAD_FILE, head)
+    _write(folder / JOIN_FILE, join)
+    return RunKeys(head=head, join=join_pair)
+
+
+def join_key_path(run_dir: Path) -> Path:
+    """The file that a host needs to join the run."""
+    return run_dir / FOLDER / JOIN_FILE
+
+
+def load_join_key(path: Path) -> JoinKey:
+    """Reads a join key's file."""
+    return _load(path, JoinKey)
+
+
+def _write(path: Path, value: KeyPair | JoinKey) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, _MODE)
+        file.write(msgspec.json.encode(value))
+    aside.replace(path)
+
+
+def _load(path: Path, kind: type[_File]) -> _File:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        data = path.read_bytes()
+    except OSError as error:
+        raise NetError(
+            f"{path}: expected a key file, got none ({error.strerror}). Copy {FOLDER}/{JOIN_FILE} "
+            "from the run's directory on the host where it was started."
+        ) from None
+    if mode & 0o077:
+        raise NetError(
+            f"{path}: expected a file that only its owner may read, got mode {mode:o}. "
+            f"Others on this machine could join the run: chmod 600 {path}"
+        )
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, NetError, UnicodeDecodeError) as error:
+        raise NetError(
+            f"{path}: expected a key file, got something else ({error}). Copy it again from the "
+            "run's directory."
+        ) from None
+
+
+def _check(key: str, name: str) -> None:
+    try:
+        if len(z85.decode(key)) == 32:
+            return
+    except (ValueError, KeyError, TypeError, IndexError):
+        pass
+    raise NetError(f"{name}: expected a key of 40 characters (Z85), got {len(key)} others.")
