@@ -12,7 +12,7 @@ import yaml
 from srl.algorithms.registry import algorithm_config
 from srl.errors import ConfigError, nearest
 from srl.experiment import Experiment, PolicyConfig
-from srl.policies.registry import find_policy
+from srl.policies.registry import policy_config
 from srl.settings import convert, describe, show, to_plain
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
@@ -137,7 +137,7 @@ def _settings_of(experiment: Experiment, part: str) -> type:
     """The settings class behind `algorithm` or `network`."""
     if part == "algorithm":
         return algorithm_config(experiment.algorithm["name"])
-    return find_policy(experiment.network["name"]).Config
+    return policy_config(experiment.network["name"])
 
 
 def _place(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:

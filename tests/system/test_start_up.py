@@ -55,6 +55,7 @@ def test_the_first_update_comes_soon(start: Callable[..., Training]) -> None:
 @pytest.mark.parametrize("layout", ["inline", "shared"])
 def test_the_launcher_imports_no_torch(layout: str, tmp_path: Path, shm: Path) -> None:
     arguments = ["train", "CartPole-v1", "--layout", layout, "--steps", "1000", "--quiet", *SMALL]
+    arguments += ["--set", "network.hidden_sizes=[32,32]", "--set", "algorithm.gamma=0.98"]
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH, *arguments, "--run-dir", str(tmp_path / "run")],
         capture_output=True,

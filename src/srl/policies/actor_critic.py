@@ -3,8 +3,7 @@ space."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,72 +11,16 @@ from torch import nn
 
 from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.data.tree import Tree, flatten
-from srl.errors import ConfigError
+from srl.policies.actor_critic_config import ActorCriticConfig
 from srl.policies.distributions import Distribution
 from srl.policies.nets.encoder import Encoder, ObsNorm, has_image
 from srl.policies.nets.heads import ActionHead
-from srl.policies.nets.mlp import ACTIVATIONS, Activation, orthogonal
+from srl.policies.nets.mlp import orthogonal
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.nets.packed import PackedTowers
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.nets.towers import Layers, pull, push, run_towers
 from srl.policies.protocol import Act, Policy
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
-    """Settings of the networks, `--set network.*`."""
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the fully connected layers. Observations that are only images have none."""
-    activation: Activation = "tanh"
-    """Between fully connected layers: tanh, relu or elu."""
-    image_features: int = 512
-    """Width of the layer after the convolutions of an image."""
-    shared: bool | None = None
-    """Actor and critic share all but their last layers. Unset: yes for images and memory, no
-    otherwise."""
-    recurrent: Literal["none", "lstm", "gru"] = "none"
-    """Memory over the ticks of an episode."""
-    recurrent_size: int = 128
-    """Width of the memory."""
-    normalize_obs: bool = False
-    """Observations of plain numbers in units of their running standard deviation, clipped at 10."""
-    normalize_returns: bool = True
-    """The critic predicts in units of the running standard deviation of returns. Without it, large
-    returns make the value loss drown the policy's gradient when both are shortened together."""
-    initial_log_std: float = 0.0
-    """Of real-valued actions: log of the standard deviation at the start."""
-    policy_gain: float = 0.01
-    """Scale of the actor's last layer at the start; small means that all actions start about
-    equally likely."""
-    value_gain: float = 1.0
-    """Scale of the critic's last layer at the start."""
-
-    def __post_init__(self) -> None:
-        if any(size < 1 for size in self.hidden_sizes):
-            raise ConfigError(
-                f"network.hidden_sizes: expected sizes of at least 1, got {self.hidden_sizes}."
-            )
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(
-                f"network.activation: expected one of {', '.join(ACTIVATIONS)}, "
-                f"got {self.activation!r}."
-            )
-        if self.recurrent not in ("none", "lstm", "gru"):
-            raise ConfigError(
-                f"network.recurrent: expected none, lstm or gru, got {self.recurrent!r}."
-            )
-        for name in ("image_features", "recurrent_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"network.{name}: expected at least 1, got {getattr(self, name)}."
-                )
-        if self.shared is False and self.recurrent != "none":
-            raise ConfigError(
-                "network.shared: expected true or unset with network.recurrent (actor "
-                "and critic read one memory), got false."
-            )
 
 
 class Unroll(NamedTuple):

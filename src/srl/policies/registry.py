@@ -14,6 +14,8 @@ POLICIES = {
     "actor_critic": "srl.policies.actor_critic:ActorCritic",
     "random": "srl.policies.random:RandomPolicy",
 }
+_CONFIGS = {"actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig"}
+"""Settings that can be had without the policy, which would import torch."""
 
 
 def find_policy(name: str) -> type[Policy]:
@@ -28,3 +30,8 @@ def find_policy(name: str) -> type[Policy]:
             f"policy: expected a subclass of srl.policies.protocol.Policy, got {found!r}."
         )
     return found
+
+
+def policy_config(name: str) -> type:
+    """The settings class of a policy, by short name or import path."""
+    return resolve(_CONFIGS[name]) if name in _CONFIGS else find_policy(name).Config

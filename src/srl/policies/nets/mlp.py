@@ -6,15 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from srl.policies.actor_critic_config import Activation
 from srl.policies.nets.towers import ACTIVATED
-
-Activation = Literal["tanh", "relu", "elu"]
 
 # In place: a linear layer's gradient does not need its output, and less memory is touched.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
