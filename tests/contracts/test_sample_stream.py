@@ -26,10 +26,8 @@ from srl.streams.sample import (
     SampleSource,
     SampleSpec,
     create_sample,
-    ledger,
-    reclaim_reader,
-    reclaim_writer,
 )
+from srl.streams.sample_books import ledger, reclaim_reader, reclaim_writer
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
@@ -97,7 +95,7 @@ def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> No
         bell.close()
 
 
-@pytest.mark.parametrize("delivery", ["any", "all", "key"])
+@pytest.mark.parametrize("delivery", ["any", "all", "key", "turn"])
 @given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
 @hypothesis_settings(max_examples=25)
 def test_delivery_from_many_writers_to_many_readers(
@@ -361,7 +359,7 @@ def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None
     assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
     books = ledger(spec, controller)
     assert books.produced == 2
-    assert books.dropped == {"writer died": 1, "reader died": 0}
+    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0}
 
 
 def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
@@ -428,7 +426,7 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     released.release()
     assert reclaim_reader(spec, carrier.open("controller"), 0) == 2
     books = ledger(spec, carrier.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 2}
+    assert books.dropped == {"writer died": 0, "reader died": 2, "out of turn": 0}
     assert books.consumed == 0
     # Its successor goes on with the rest, and the slots of what was lost are free again.
     heir = SampleSource(spec, carrier.open("r0"), 0)
@@ -464,7 +462,7 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
         slots=3,
         writers=("w0", "w1"),
         readers=("r0", "r1"),
-        delivery=data.draw(st.sampled_from(["any", "key"])),
+        delivery=data.draw(st.sampled_from(["any", "key", "turn"])),
     )
     carrier = make(name)
     try:
@@ -500,9 +498,8 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
                 reading[who], released[who] = [], 0
                 sources[who] = SampleSource(spec, carrier.open(f"r{who}"), who)
             books = ledger(spec, controller)
-            assert books.produced == (
-                books.consumed + books.dropped["reader died"] + books.in_flight
-            )
+            dropped = books.dropped["reader died"] + books.dropped["out of turn"]
+            assert books.produced == books.consumed + dropped + books.in_flight
             assert books.in_flight >= len(reading[0]) + len(reading[1]) + sum(released)
     finally:
         carrier.close()

@@ -32,7 +32,7 @@ from srl.services.console import Display, Progress
 from srl.services.metrics import Collector
 from srl.services.summary import Summary, summarise, write_summary
 from srl.services.until import parse_until
-from srl.streams.sample import ledger
+from srl.streams.sample_books import ledger
 from srl.workers.wiring import Plan
 
 log = logging.getLogger("srl")

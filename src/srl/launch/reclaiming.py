@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from srl.arena.arena import Arena
 from srl.streams.inference import reclaim_client, reclaim_server
-from srl.streams.sample import reclaim_reader, reclaim_writer
+from srl.streams.sample_books import reclaim_reader, reclaim_writer
 from srl.workers.wiring import Plan
 
 

@@ -11,7 +11,7 @@ produced is consumed, dropped with a reason, or in a slot. Closing: readers drai
 then see `closed`; writers of a stream without readers see `closed`.
 
 Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader
-that its writer's number selects.
+that its writer's number selects, `turn` to the readers in turn by the order of claims.
 """
 
 from __future__ import annotations
@@ -26,15 +26,8 @@ from srl.data.layout import mark_unwritten
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
-from srl.streams.sample_memory import (
-    DROP_REASONS,
-    FREE,
-    READER_DIED,
-    READY,
-    WRITER_DIED,
-    WRITING,
-    SampleMemory,
-)
+from srl.streams import sample_order
+from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +40,9 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The process of each writer."""
     readers: tuple[str, ...]
     """The process of each reader."""
-    delivery: Literal["any", "all", "key"] = "any"
+    delivery: Literal["any", "all", "key", "turn"] = "any"
     items_per_batch: int = 1
-    """Fragments that one learner step consumes."""
+    """Fragments that one learner step consumes, all readers together."""
     max_policy_age: int | None = None
     """Versions that a fragment's oldest step may lag when it is consumed; None does
     not bound it."""
@@ -61,6 +54,11 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"delivery 'all': expected at most 31 readers, got {len(self.readers)}."
             )
+
+    @property
+    def items_per_reader(self) -> int:
+        """Fragments of a batch that each reader gets."""
+        return self.items_per_batch // sample_order.stride(self)
 
 
 class Slot:
@@ -168,7 +166,7 @@ class SampleSink:
         """Leaves: readers drain what is there and then see the stream closed. A slot that is still
         being written goes back unread."""
         with self._arena.lock(self._lock_name):
-            _give_back(self._memory, self._writer)
+            sample_order.give_back(self._memory, self._writer)
             self._memory.open_writers[self._writer] = 2
         for process in (*self.spec.readers, *self.spec.writers):
             self._arena.ring(process)
@@ -198,8 +196,8 @@ class Item:
 class SampleSource:
     """A reader's end: `take` what is ready.
 
-    Where policy age is bounded, items come in the order in which they were claimed, so that the
-    bound is exact.
+    Where policy age is bounded, or readers take turns, items come in the order in which they were
+    claimed, so that the bound is exact.
     """
 
     def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
@@ -209,7 +207,8 @@ class SampleSource:
         self._memory = SampleMemory(spec, arena)
         self._lock_name = f"sample/{spec.name}"
         self._is_waiting = self._memory.waiting_readers[reader : reader + 1].data
-        self._ordered = spec.max_policy_age is not None and len(spec.readers) == 1
+        self._ordered = sample_order.is_ordered(spec)
+        self._stride = sample_order.stride(spec)
         self._memory.open_readers[reader] = 1
 
     @property
@@ -227,16 +226,24 @@ class SampleSource:
             # Nothing has come since this reader said, under the lock, that it waits: whoever
             # commits next takes that back and rings.
             return None
+        freed = False
         with self._arena.lock(self._lock_name):
             ready = np.flatnonzero((memory.status == READY) & self._mine())
-            if ready.size:
-                ready = ready[np.argsort(memory.ticket[ready])]
-                index = int(ready[0])
+            for index in ready[np.argsort(memory.ticket[ready])].tolist():
                 if not self._ordered or self._is_next(index):
                     self._mark_taken(index)
                     self._check_written(index)
                     return Item(self, index)
+                if memory.ticket[index] > memory.next_taken[self._reader]:
+                    break
+                sample_order.give_up(memory, index)
+                freed = True
+            if self._ordered:
+                freed |= sample_order.make_room(memory, self._reader)
             memory.waiting_readers[self._reader] = 1
+            waiting = self._waiting_writers() if freed else ()
+        for writer in waiting:
+            self._arena.ring(self.spec.writers[writer])
         return None
 
     def _is_next(self, index: int) -> bool:
@@ -258,6 +265,9 @@ class SampleSource:
             case "key":
                 selected = memory.writer % len(self.spec.readers) == self._reader
                 mine = (memory.reader == -1) & selected
+            case "turn":
+                selected = memory.ticket % len(self.spec.readers) == self._reader
+                mine = (memory.reader == -1) & selected
             case "all":
                 taken = 1 << (self._reader + len(self.spec.readers))
                 mine = (memory.pending & (1 << self._reader | taken)) == 1 << self._reader
@@ -265,11 +275,11 @@ class SampleSource:
 
     def _mark_taken(self, index: int) -> None:
         memory = self._memory
-        memory.next_taken[self._reader] = memory.ticket[index] + 1
         if self.spec.delivery == "all":
             memory.pending[index] |= 1 << (self._reader + len(self.spec.readers))
         else:
             memory.reader[index] = self._reader
+        memory.next_taken[self._reader] = memory.ticket[index] + self._stride
 
     def _check_written(self, index: int) -> None:
         item = self._memory.items[index]
@@ -285,25 +295,44 @@ class SampleSource:
         memory = self._memory
         with self._arena.lock(self._lock_name):
             memory.taken[self._reader] += 1
-            self._free(index, self._reader)
-            waiting = np.flatnonzero(memory.waiting_writers)
-            memory.waiting_writers[waiting] = 0
+            free(memory, self.spec, index, self._reader)
+            waiting = self._waiting_writers()
         for writer in waiting:
             self._arena.ring(self.spec.writers[writer])
+
+    def _waiting_writers(self) -> list[int]:
+        """Writers to ring, because there is a free slot now; under the lock."""
+        waiting = np.flatnonzero(self._memory.waiting_writers)
+        self._memory.waiting_writers[waiting] = 0
+        return list(waiting.tolist())
 
     def acknowledge(self, count: int) -> None:
         """Counts released items as consumed, after the update that used them."""
         self._memory.consumed[self._reader] += count
+        self._memory.open_from[self._reader] += count * self._stride
 
-    def _free(self, index: int, reader: int) -> None:
-        memory = self._memory
-        if self.spec.delivery == "all":
-            bits = (1 << reader) | (1 << (reader + len(self.spec.readers)))
-            memory.pending[index] &= ~bits
-            everyone = (1 << len(self.spec.readers)) - 1
-            if memory.pending[index] & everyone:
-                return
-        memory.status[index] = FREE
+    def discard(self, count: int) -> None:
+        """Counts released items as dropped: the other readers are done with their batch."""
+        with self._arena.lock(self._lock_name):
+            self._memory.taken[self._reader] -= count
+            self._memory.dropped[OUT_OF_TURN] += count
+            self._memory.open_from[self._reader] += count * self._stride
+
+    def newest_batch(self) -> int:
+        """The batch that the reader who is furthest ahead works on."""
+        return int(self._memory.open_from.max()) // self.spec.items_per_batch
+
+    def skip_to(self, batch: int) -> None:
+        """Goes on at a batch, where tickets are taken in turn."""
+        if self._ordered:
+            with self._arena.lock(self._lock_name):
+                sample_order.skip_to(self._memory, self.spec, self._reader, batch)
+
+    def expect(self, version: int, batch: int) -> None:
+        """Says at which version a batch will be consumed: a trainer counts on from there."""
+        self._memory.base_version[0] = version - batch
+        for writer in self.spec.writers:
+            self._arena.ring(writer)
 
     def close(self) -> None:
         """Leaves: writers of a stream that nobody reads see it closed."""
@@ -312,85 +341,24 @@ class SampleSource:
             self._arena.ring(writer)
 
 
+def free(memory: SampleMemory, spec: SampleSpec, index: int, reader: int) -> None:
+    """A reader is done with a slot; the last one that it is for makes it free. Under the lock."""
+    if spec.delivery == "all":
+        bits = (1 << reader) | (1 << (reader + len(spec.readers)))
+        memory.pending[index] &= ~bits
+        everyone = (1 << len(spec.readers)) - 1
+        if memory.pending[index] & everyone:
+            return
+    memory.status[index] = FREE
+
+
 def create_sample(spec: SampleSpec, arena: Arena) -> None:
     """Reserves the stream's memory and marks every slot unwritten."""
     memory = SampleMemory(spec, arena)
     memory.base_version[0] = spec.base_version
+    for reader in range(len(spec.readers)):
+        first = sample_order.first_ticket(spec, reader)
+        memory.next_taken[reader] = memory.open_from[reader] = first
     for item in memory.items:
         mark_unwritten(to_tree(item))
         item.policy_version.fill(-1)
-
-
-def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
-    """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost,
-    and counted."""
-    memory = SampleMemory(spec, arena)
-    with arena.lock(f"sample/{spec.name}"):
-        lost = _give_back(memory, writer)
-        memory.dropped[WRITER_DIED] += lost
-        memory.open_writers[writer] = 0
-    for process in spec.writers:
-        arena.ring(process)
-    return lost
-
-
-def _give_back(memory: SampleMemory, writer: int) -> int:
-    """Frees the slots that a writer has not committed, and returns how many; under the lock."""
-    held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
-    count = int(memory.num_returned[0])
-    tickets = np.unique(np.concatenate([memory.returned[:count], memory.ticket[held]]))
-    # In the order in which they are handed out again: the oldest ticket last.
-    memory.returned[: tickets.size] = tickets[::-1]
-    memory.num_returned[0] = tickets.size
-    memory.next_ticket[0] = max(int(memory.next_ticket[0]), int(tickets.max(initial=-1)) + 1)
-    memory.status[held] = FREE
-    memory.waiting_writers[:] = 0
-    return len(held)
-
-
-def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
-    """Frees the slots of a reader whose death is certain; what it had not released is dropped, and
-    counted."""
-    memory = SampleMemory(spec, arena)
-    source = SampleSource(spec, arena, reader)
-    with arena.lock(f"sample/{spec.name}"):
-        if spec.delivery == "all":
-            taken = 1 << (reader + len(spec.readers))
-            held = np.flatnonzero((memory.status == READY) & ((memory.pending & taken) != 0))
-        else:
-            held = np.flatnonzero((memory.status == READY) & (memory.reader == reader))
-        for index in held:
-            source._free(int(index), reader)
-        # What it had copied out and not finished with died with it.
-        lost = len(held) + int(memory.taken[reader] - memory.consumed[reader])
-        memory.taken[reader] = memory.consumed[reader]
-        memory.dropped[READER_DIED] += lost
-        memory.num_lost[0] += lost
-        memory.open_readers[reader] = 0
-        memory.waiting_writers[:] = 0
-    for process in spec.writers:
-        arena.ring(process)
-    return lost
-
-
-class Ledger(msgspec.Struct, frozen=True):
-    """Where every item of a stream went."""
-
-    produced: int
-    consumed: int
-    dropped: dict[str, int]
-    in_flight: int
-    """Committed, and neither consumed nor dropped: in a slot, or in a reader's hands."""
-
-
-def ledger(spec: SampleSpec, arena: Arena) -> Ledger:
-    """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in
-    flight."""
-    memory = SampleMemory(spec, arena)
-    with arena.lock(f"sample/{spec.name}"):
-        return Ledger(
-            produced=int(memory.produced.sum()),
-            consumed=int(memory.consumed.sum()),
-            dropped=dict(zip(DROP_REASONS, memory.dropped.tolist(), strict=True)),
-            in_flight=int((memory.status == READY).sum() + (memory.taken - memory.consumed).sum()),
-        )

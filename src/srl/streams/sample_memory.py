@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
 
 FREE, WRITING, READY = range(3)
-WRITER_DIED, READER_DIED = range(2)
-DROP_REASONS = ("writer died", "reader died")
+WRITER_DIED, READER_DIED, OUT_OF_TURN = range(3)
+DROP_REASONS = ("writer died", "reader died", "out of turn")
 
 
 class SampleMemory:
@@ -32,7 +32,9 @@ class SampleMemory:
             "env_steps": Shape((slots,), "int64"),
             "next_ticket": Shape((1,), "int64"),
             "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
-            "returned": Shape((slots,), "int64"),
+            "open_from": Shape((max(1, len(spec.readers)),), "int64"),
+            # What slots hold, and what readers hold: a batch in use and one that fills.
+            "returned": Shape((2 * slots + 4 * spec.items_per_batch,), "int64"),
             "num_returned": Shape((1,), "int64"),
             "num_lost": Shape((1,), "int64"),
             "base_version": Shape((1,), "int64"),
@@ -67,12 +69,16 @@ class SampleMemory:
     env_steps: np.ndarray
     next_ticket: np.ndarray
     next_taken: np.ndarray
+    """The ticket that each reader takes next, where tickets are taken in turn."""
+    open_from: np.ndarray
+    """The first ticket that it has not acknowledged, there."""
     returned: np.ndarray
-    """Tickets that dead writers gave back, to be handed out again."""
+    """Tickets of fragments that died with their writer or reader, to be handed out again."""
     num_returned: np.ndarray
     base_version: np.ndarray
     num_lost: np.ndarray
-    """Items that never came out: they do not count towards the batches to come."""
+    """Items that never came out: where tickets are not taken in turn, they do not count towards the
+    batches to come."""
     produced: np.ndarray
     taken: np.ndarray
     """Items whose slots each reader has released."""

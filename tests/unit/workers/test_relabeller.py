@@ -16,7 +16,8 @@ from srl.experiment import Experiment, Graph, WorkerGroup
 from srl.launch.plan import make_plan, settle
 from srl.services.board import Board
 from srl.services.metrics_client import InlineMetrics
-from srl.streams.sample import SampleSink, SampleSource, create_sample, ledger
+from srl.streams.sample import SampleSink, SampleSource, create_sample
+from srl.streams.sample_books import ledger
 from srl.workers.actor import ActorConfig
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context
