@@ -62,13 +62,6 @@ def probe(config: EnvConfig) -> EnvSpec:
         group.close()
 
 
-def steps_in_background(config: EnvConfig) -> bool:
-    """Whether an actor can do other work while a group of these environments steps, and long enough
-    for it to matter."""
-    prefix, _, name = config.id.partition(":")
-    return prefix == "envpool" and making.steps_are_worth_threads(name)
-
-
 def list_envs() -> list[str]:
     """Ids that work here: Gymnasium's and Atari's, then the optional packages' own."""
     names = making.gymnasium_ids()

@@ -16,7 +16,6 @@ import msgspec
 
 from srl.data.spec import AgentSpec, EnvSpec
 from srl.data.trajectory import TrajectorySpec
-from srl.envs.registry import steps_in_background
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, WorkerGroup, assign_agents, build_graph, check_graph
 from srl.resolve import path_of, resolve
@@ -71,9 +70,7 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     actor = experiment.actor
     # One core is left for the trainer; the other processes take turns on the rest.
     wanted = 1 if layout == "serial" else actor.count or max(1, cores - 1)
-    # With a second group there is work while the first one waits for its actions or environments.
-    two = layout == "shared" or (layout == "inline" and steps_in_background(experiment.env))
-    groups = actor.groups or (2 if two else 1)
+    groups = actor.groups or (2 if layout == "shared" else 1)
     if not actor.groups and actor.envs % (wanted * groups):
         groups = 1
     count = wanted
