@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from srl.algorithms.ranks import Ranks
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
 from srl.policies.protocol import Policy
@@ -38,7 +39,12 @@ class Algorithm(ABC):
     Config: ClassVar[type]
     """The settings dataclass; its fields are `--set algorithm.*`."""
 
+    data_parallel: ClassVar[bool] = False
+    """Whether several trainers can learn together: `update` sums over `ranks` what is whole."""
+
     policy: Policy
+    ranks = Ranks()
+    """The trainers that learn together."""
 
     @classmethod
     @abstractmethod
@@ -67,6 +73,10 @@ class Algorithm(ABC):
     @abstractmethod
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
+
+    def join(self, ranks: Ranks) -> None:
+        """Learns together with other trainers from now on; each has a part of every batch."""
+        self.ranks = ranks
 
     def remember(self) -> None:
         """Keeps aside what an update changes, so that `undo` can bring it back. Called before every

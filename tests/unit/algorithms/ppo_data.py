@@ -11,9 +11,12 @@ import torch
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.data.records import SampleBatch
-from srl.data.trajectory import TrajectorySpec
-from srl.data.tree import tree_map
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.trajectory import TrajectorySpec, from_tree, to_tree
+from srl.data.tree import leaves, tree_map
 from srl.policies.actor_critic import ActorCritic
+
+AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask=True)
 
 
 def trajectory_spec(
@@ -93,6 +96,56 @@ class ToyWorld:
             state_every=self.spec.state_every,
         )
         return wanted, float(np.mean(paid))
+
+
+def random_batch(
+    algorithm: PPO, seed: int = 0, rows: int = 6, inert: bool = True, num_items: int = 1
+) -> SampleBatch:
+    """Ticks of all kinds in random order, under the episode rules."""
+    policy, rng = algorithm.policy, np.random.default_rng(seed)
+    assert isinstance(policy, ActorCritic)
+    spec = trajectory_spec(policy, algorithm.config, rows)
+    data = spec.allocate()
+    for array in leaves(to_tree(data)):
+        if array.dtype.kind == "f":
+            array[...] = rng.normal(size=array.shape)
+    data.action[...] = rng.integers(0, 4, data.action.shape)
+    data.extras["log_prob"][...] = -1.4 + 0.1 * rng.normal(size=data.acted.shape)
+    assert data.action_mask is not None
+    data.action_mask[...] = True
+    odds = [0.7, 0.1, 0.1, 0.1] if inert else [0.8, 0.1, 0.1, 0.0]
+    kind = rng.choice(4, data.acted.shape, p=odds)
+    data.acted[...] = kind == 0
+    data.terminated[...] = kind == 1
+    data.truncated[...] = kind == 2
+    data.alive[...] = kind != 3
+    data.is_first[1:] = (data.terminated | data.truncated)[:-1]
+    data.acted[-1] = True
+    data.terminated[-1] = data.truncated[-1] = False
+    return SampleBatch(
+        data=data,
+        item_ids=np.arange(num_items),
+        burn_in=spec.burn_in,
+        state_every=spec.state_every,
+    )
+
+
+def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
+    """The fragments of a batch that one of several trainers gets."""
+    num_items = len(batch.item_ids)
+
+    def own(array: np.ndarray) -> np.ndarray:
+        items = array.reshape(array.shape[0], num_items, -1, *array.shape[2:])
+        return np.ascontiguousarray(items[:, rank::count]).reshape(
+            array.shape[0], -1, *array.shape[2:]
+        )
+
+    return SampleBatch(
+        data=from_tree(tree_map(own, to_tree(batch.data))),
+        item_ids=batch.item_ids[rank::count],
+        burn_in=batch.burn_in,
+        state_every=batch.state_every,
+    )
 
 
 def learn(algorithm: PPO, batch: SampleBatch, progress: float = 0.0) -> dict[str, float]:

@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ppo_data import learn, trajectory_spec
+from ppo_data import AGENT, learn, random_batch, trajectory_spec
 
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
+from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.ppo.whole import Whole
+from srl.algorithms.ranks import Ranks
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch
 from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.data.stacking import push_frame
-from srl.data.trajectory import to_tree
 from srl.data.tree import leaves, tree_map
 from srl.errors import CheckpointError, ConfigError, LearnError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
@@ -28,7 +30,6 @@ from srl.settings import convert, describe
 
 torch.set_num_threads(1)
 
-AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask=True)
 NETWORKS = {
     "ff": {"normalize_returns": False},
     "normalised": {"normalize_obs": True, "normalize_returns": True},
@@ -41,36 +42,6 @@ def make(network: dict[str, Any], **settings: Any) -> tuple[PPO, PPOConfig]:
     config = PPOConfig(**{"rollout_length": 8, "chunk_length": 4, "epochs": 2, **settings})
     policy = ActorCritic(AGENT, ActorCriticConfig(hidden_sizes=(8,), **network))
     return PPO(policy, config, seed=3), config
-
-
-def random_batch(algorithm: PPO, seed: int = 0, rows: int = 6, inert: bool = True) -> SampleBatch:
-    """Ticks of all kinds in random order, under the episode rules."""
-    policy, rng = algorithm.policy, np.random.default_rng(seed)
-    assert isinstance(policy, ActorCritic)
-    spec = trajectory_spec(policy, algorithm.config, rows)
-    data = spec.allocate()
-    for array in leaves(to_tree(data)):
-        if array.dtype.kind == "f":
-            array[...] = rng.normal(size=array.shape)
-    data.action[...] = rng.integers(0, 4, data.action.shape)
-    data.extras["log_prob"][...] = -1.4 + 0.1 * rng.normal(size=data.acted.shape)
-    assert data.action_mask is not None
-    data.action_mask[...] = True
-    odds = [0.7, 0.1, 0.1, 0.1] if inert else [0.8, 0.1, 0.1, 0.0]
-    kind = rng.choice(4, data.acted.shape, p=odds)
-    data.acted[...] = kind == 0
-    data.terminated[...] = kind == 1
-    data.truncated[...] = kind == 2
-    data.alive[...] = kind != 3
-    data.is_first[1:] = (data.terminated | data.truncated)[:-1]
-    data.acted[-1] = True
-    data.terminated[-1] = data.truncated[-1] = False
-    return SampleBatch(
-        data=data,
-        item_ids=np.zeros(1, np.int64),
-        burn_in=spec.burn_in,
-        state_every=spec.state_every,
-    )
 
 
 def weights(algorithm: PPO) -> dict[str, torch.Tensor]:
@@ -125,7 +96,8 @@ def test_every_sample_is_seen_once_an_epoch() -> None:
         marks = torch.arange(8 * 6, dtype=torch.float32).reshape(8, 6)
         rollout.set_targets(marks, marks)
         generator = torch.Generator().manual_seed(0)
-        parts = list(rollout.minibatches(4, config.chunk_ticks, generator, normalize=False))
+        whole = Whole(rollout, 1, Ranks())
+        parts = list(minibatches(rollout, whole, 4, config.chunk_ticks, generator, False))
         assert len(parts) == 4
         seen = torch.cat([part.target for part in parts])
         assert sorted(seen.tolist()) == sorted(rollout.select(marks).tolist())
@@ -139,7 +111,8 @@ def test_chunks_start_from_the_stored_state_after_their_burn_in() -> None:
     ticks = torch.arange(8.0)[:, None].expand(8, 6) // 4
     # Targets are [12, 6] here: burn-in and loss ticks.
     rollout.set_targets(*[torch.cat([torch.full((4, 6), -1.0), ticks])] * 2)
-    for part in rollout.minibatches(3, config.chunk_ticks, torch.Generator(), normalize=False):
+    whole = Whole(rollout, 1, Ranks())
+    for part in minibatches(rollout, whole, 3, config.chunk_ticks, torch.Generator(), False):
         # Chunk c starts at loss tick 4 c and warms up from the state 4 ticks before that.
         chunk = part.state["h"][:, 0]
         assert part.is_first.shape[0] == 8

@@ -18,11 +18,17 @@ def masked_std(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (difference.square().sum() / (mask.sum() - 1).clamp(min=1)).sqrt()
 
 
-def normalized(x: torch.Tensor, epsilon: float = 1e-8) -> torch.Tensor:
-    """[N] values with mean 0 and standard deviation 1; fewer than two only lose their mean."""
-    if x.numel() < 2:
-        return x - x.mean()
-    std, mean = torch.std_mean(x)
+def normalized(
+    x: torch.Tensor, among: torch.Tensor | None = None, epsilon: float = 1e-8
+) -> torch.Tensor:
+    """[N] values with mean 0 and standard deviation 1; fewer than two only lose their mean.
+
+    `among` are all values of which `x` is a part, if it is one.
+    """
+    among = x if among is None else among
+    if among.numel() < 2:
+        return x - among.mean()
+    std, mean = torch.std_mean(among)
     return (x - mean).div_(std + epsilon)
 
 

@@ -14,14 +14,18 @@ from srl.algorithms.ops.gae import gae
 from srl.algorithms.ops.masking import explained_variance
 from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.optimizer_state import optimizer_state, restore_optimizer
 from srl.algorithms.ppo.rollout import Minibatch, Rollout, zero_outside
 from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate, surrogate_by_hand
+from srl.algorithms.ppo.whole import Whole
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
+from srl.algorithms.ranks import Ranks
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree, tree_map
 from srl.errors import ConfigError, LearnError
 from srl.policies.actor_critic import ActorCritic
+from srl.policies.nets.norm import RunningNorm
 from srl.policies.protocol import Policy
 
 Metrics = dict[str, torch.Tensor]
@@ -43,6 +47,7 @@ class PPO(Algorithm):
     """
 
     Config = PPOConfig
+    data_parallel = True
     config: PPOConfig
 
     def __init__(
@@ -71,6 +76,8 @@ class PPO(Algorithm):
             and own.evaluate is PPO.evaluate
             and type(policy).unroll is ActorCritic.unroll
         )
+        self._loose_buffers: list[torch.Tensor] = []
+        """Buffers that each trainer would change in its own way."""
         self._aside: list[torch.Tensor] = []
         self._counts_aside = self._generator.get_state(), 0
 
@@ -185,13 +192,16 @@ class PPO(Algorithm):
             # the log_probs of the rollout.
             self._track_obs(rollout)
         rollout.set_targets(*self.targets(rollout))
-        summary = self._summary(rollout)
+        whole = Whole(rollout, len(batch.item_ids), self.ranks)
+        summary = self._summary(whole)
         self._track_returns(rollout)
         records: list[Metrics] = []
         epochs_done = 0
         for _ in range(config.epochs):
             start = len(records)
-            for minibatch in rollout.minibatches(
+            for minibatch in minibatches(
+                rollout,
+                whole,
                 config.minibatches,
                 config.chunk_ticks,
                 self._generator,
@@ -206,6 +216,8 @@ class PPO(Algorithm):
                     break
         if not first:
             self._track_obs(rollout)
+        for buffer in self._loose_buffers:
+            buffer.copy_(self.ranks.gather(buffer)[0])
         self.num_updates += 1
         metrics = _means(records) | {name: float(value) for name, value in summary.items()}
         metrics["learning_rate"] = learning_rate
@@ -226,6 +238,17 @@ class PPO(Algorithm):
         restore_optimizer(self.optimizer, self.policy, state["optimizer"])
         self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         self.num_updates = int(state["num_updates"])
+
+    def join(self, ranks: Ranks) -> None:
+        """Running statistics are of what all trainers see; other buffers are as in the first one."""
+        super().join(ranks)
+        together = ranks.count > 1
+        self._loose_buffers = []
+        for module in self.policy.modules():
+            if isinstance(module, RunningNorm):
+                module.gather = ranks.gather if together else None
+            elif together:
+                self._loose_buffers += module.buffers(recurse=False)
 
     def remember(self) -> None:
         """Copies into memory that is kept for them: no new pages for each update."""
@@ -295,6 +318,8 @@ class PPO(Algorithm):
         """One optimizer step."""
         find = self._find_gradients_by_hand if self._by_hand else self._find_gradients
         loss, metrics = find(minibatch)
+        if self.ranks.count > 1:
+            loss, metrics = self._together(loss, metrics, minibatch.share)
         norm = self.optimizer.clip(self.config.max_grad_norm)
         if not math.isfinite(float(loss) + norm):
             raise LearnError(
@@ -308,15 +333,26 @@ class PPO(Algorithm):
         metrics["grad_norm"] = torch.tensor(norm)
         return metrics
 
-    def _summary(self, rollout: Rollout) -> Metrics:
+    def _together(
+        self, loss: torch.Tensor, metrics: Metrics, share: float
+    ) -> tuple[torch.Tensor, Metrics]:
+        """The gradient, the loss and the metrics of all ranks' samples, in one sum."""
+        numbers = torch.stack([loss, *metrics.values()]).to(self.optimizer.grad)
+        own = torch.cat([self.optimizer.grad, numbers])
+        total = self.ranks.sum(own.mul_(share) if share else torch.zeros_like(own))
+        gradient, numbers = total.split([len(own) - len(numbers), len(numbers)])
+        self.optimizer.grad.copy_(gradient)
+        return numbers[0], dict(zip(metrics, numbers[1:].unbind(), strict=True))
+
+    def _summary(self, whole: Whole) -> Metrics:
         """What the batch as a whole is like."""
-        advantage = rollout.select(rollout.advantage)
-        target = rollout.select(rollout.target)
+        advantage = whole.select(whole.advantage)
+        target = whole.select(whole.target)
         if not len(target):
             return {"num_samples": torch.zeros(())}
         return {
             "num_samples": torch.tensor(float(len(target))),
-            "explained_variance": explained_variance(rollout.select(rollout.value), target),
+            "explained_variance": explained_variance(whole.select(whole.value), target),
             "advantage_mean": advantage.mean(),
             "advantage_std": advantage.std(correction=0),
             "return_mean": target.mean(),

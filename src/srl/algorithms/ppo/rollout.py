@@ -8,7 +8,6 @@ gathered with it in one call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +56,8 @@ class Minibatch:
     """float32 [N], normalised if the settings say so."""
     target: torch.Tensor
     """float32 [N]: what the critic should predict, in units of reward."""
+    share: float = 1.0
+    """How much of the minibatch of all trainers this is; 0 is a sample that does not count."""
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
         """[ticks - burn_in, n, ...] to the [N, ...] samples that count."""
@@ -112,25 +113,6 @@ class Rollout:
 
         return tree_map(cut, self.stored_obs, self.specs), self.active[own]
 
-    def minibatches(
-        self, count: int, chunk_ticks: int, generator: torch.Generator, normalize: bool
-    ) -> Iterator[Minibatch]:
-        """All samples once, in random order, in `count` parts (fewer if there are not enough)."""
-        chunked = self.policy_state is not None
-        starts = self._chunk_starts(chunk_ticks) if chunked else self._sample_index()
-        if count > 1:
-            order = torch.randperm(len(starts), generator=generator).to(self.device)
-            starts = starts[order]
-        for part in starts.tensor_split(count):
-            if not len(part):
-                continue
-            if chunked:
-                ticks = torch.arange(self.burn_in + chunk_ticks, device=self.device)
-                index = part + (ticks * self.rows).unsqueeze(1)
-                yield self._gather(index, self.burn_in, normalize)
-            else:
-                yield self._gather(part.unsqueeze(0), 0, normalize)
-
     def obs_at(self, index: torch.Tensor, active: torch.Tensor | None) -> Tree:
         """Observations at a flat index [ticks, n], frames stacked; zeros where not `active` (None:
         all are)."""
@@ -151,7 +133,15 @@ class Rollout:
         chunk = (index // rows) // self.state_every * rows + index % rows
         return tree_map(lambda leaf: _at(leaf.flatten(0, 1), chunk), self.policy_state)
 
-    def _gather(self, index: torch.Tensor, burn_in: int, normalize: bool) -> Minibatch:
+    def gather(
+        self,
+        index: torch.Tensor,
+        burn_in: int,
+        normalize: bool,
+        among: torch.Tensor | None = None,
+    ) -> Minibatch:
+        """The minibatch at a flat index [ticks, n]; advantages are normalised by those `among`
+        which they are, if they are not all."""
         chunked = self.policy_state is not None
         late = index[burn_in:]
         action = _at(self.action.flatten(0, 1), late)
@@ -178,21 +168,9 @@ class Rollout:
             valid=valid,
             log_prob=log_prob,
             value=value,
-            advantage=normalized(advantage) if normalize else advantage,
+            advantage=normalized(advantage, among) if normalize else advantage,
             target=target,
         )
-
-    def _sample_index(self) -> torch.Tensor:
-        """The flat index of every sample that counts: [N]."""
-        index: torch.Tensor = self.counts.flatten().nonzero().squeeze(1)
-        return index
-
-    def _chunk_starts(self, chunk_ticks: int) -> torch.Tensor:
-        """Where each chunk that has samples starts (with its burn-in), as a flat index: [n]."""
-        loss_ticks = self.counts[self.burn_in : -1].reshape(-1, chunk_ticks, self.rows)
-        chunk, row = loss_ticks.any(1).nonzero(as_tuple=True)
-        starts: torch.Tensor = chunk * chunk_ticks * self.rows + row
-        return starts
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
         if spec.stack == 1:

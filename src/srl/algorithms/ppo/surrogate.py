@@ -77,9 +77,9 @@ def surrogate_by_hand(
     weights: Weights,
 ) -> Pulled:
     """The loss of [N] samples and its gradients, without a graph."""
-    clip, scale, num = weights.clip, samples.value_scale, log_prob.numel()
+    clip, scale, num = weights.clip, samples.value_scale, max(1, log_prob.numel())
     # One row for each term, so that one call makes all their means.
-    terms = log_prob.new_empty(5, num)
+    terms = log_prob.new_empty(5, log_prob.numel())
     policy_loss, value_loss, entropies, approx_kl, clipped = terms.unbind()
     log_ratio = log_prob - samples.log_prob
     ratio = log_ratio.exp()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -25,6 +27,9 @@ class RunningNorm(nn.Module):
         super().__init__()
         self.shape = shape
         self.clip = clip
+        self.gather: Callable[[torch.Tensor], torch.Tensor] | None = None
+        """Where several trainers learn together: each one's numbers to those of all, [trainers,
+        ...]."""
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -41,17 +46,23 @@ class RunningNorm(nn.Module):
     @torch.no_grad()
     def track(self, values: torch.Tensor, name: str = "values") -> None:
         """Takes [N, *shape] more values into the statistics; refuses NaN and infinity."""
-        if not len(values):
-            return
         # Float64: the difference of two large numbers decides over the variance.
         values = values.double()
-        mean, var = values.mean(0), values.var(0, correction=0)
+        count = float(len(values))
+        if len(values):
+            mean, var = values.mean(0), values.var(0, correction=0)
+        else:
+            mean, var = torch.zeros_like(self.mean).double(), torch.zeros_like(self.var).double()
+        if self.gather is not None:
+            count, mean, var = self._together(count, mean, var)
+        if not count:
+            return
         if not bool(torch.isfinite(mean + var).all()):
             raise LearnError(
-                f"{name}: expected finite numbers, got NaN or infinity among {len(values)} samples."
+                f"{name}: expected finite numbers, got NaN or infinity among {count:.0f} samples."
             )
-        total = self.count + len(values)
-        share = len(values) / total
+        total = self.count + count
+        share = count / total
         delta = mean - self.mean.double()
         new_var = (
             self.var.double() * (1 - share) + var * share + delta.square() * share * (1 - share)
@@ -59,3 +70,16 @@ class RunningNorm(nn.Module):
         self.mean.copy_(self.mean.double() + delta * share)
         self.var.copy_(new_var)
         self.count.copy_(total)
+
+    def _together(
+        self, count: float, mean: torch.Tensor, var: torch.Tensor
+    ) -> tuple[float, torch.Tensor, torch.Tensor]:
+        """The moments of what all trainers were shown, from those of each."""
+        assert self.gather is not None
+        counts, means, variances = self.gather(
+            torch.stack([torch.full_like(mean, count), mean, var])
+        ).unbind(1)
+        total = counts.sum(0).clamp(min=1.0)
+        mean = (counts * means).sum(0) / total
+        var = (counts * (variances + (means - mean).square())).sum(0) / total
+        return float(counts.sum(0).max()), mean, var
