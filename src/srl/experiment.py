@@ -158,7 +158,7 @@ class StreamNode:
     """A sample stream of one policy's fragments."""
 
     policy: str
-    delivery: Literal["any", "all", "key"] = "any"
+    delivery: Literal["any", "all", "key", "turn"] = "any"
     bounds_age: bool = True
     """Whether writers wait for newer weights; only where data begins."""
 
@@ -221,9 +221,9 @@ def build_graph(experiment: Experiment) -> Graph:
     workers = {
         f"trainer-{name}" if len(trained) > 1 else "trainer": WorkerGroup(
             kind="srl.workers.trainer:TrainerWorker",
+            count=experiment.trainer.count,
             reads=(name,),
             trains=(name,),
-            restarts=False,
             threads=experiment.trainer.threads,
         )
         for name in trained
@@ -249,7 +249,11 @@ def build_graph(experiment: Experiment) -> Graph:
             count=experiment.evaluator.count,
             follows=everyone,
         )
-    graph = Graph(workers=workers, streams={name: StreamNode(policy=name) for name in trained})
+    several = experiment.trainer.count > 1
+    node = {
+        name: StreamNode(policy=name, delivery="turn" if several else "any") for name in trained
+    }
+    graph = Graph(workers=workers, streams=node)
     if experiment.dataflow:
         change: Callable[[Graph], Graph] = resolve(experiment.dataflow)
         graph = change(graph)

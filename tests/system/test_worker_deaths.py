@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from chaos import Versions
 from harness import SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
@@ -90,8 +91,41 @@ def test_a_worker_that_is_killed_too_often_ends_the_run(start: Start) -> None:
     assert_books_add_up(training.run_dir)
 
 
-def test_a_killed_trainer_ends_the_run_and_it_can_be_resumed(start: Start, shm: Path) -> None:
+def test_a_killed_trainer_goes_on_from_the_checkpoint_under_higher_numbers(
+    start: Start, shm: Path
+) -> None:
+    versions = Versions(shm)
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    training.wait_for_updates(3)
+    steps = training.metrics()["env_steps"]
+    pid = training.workers()["trainer-0"].pid
+
+    os.kill(pid, signal.SIGKILL)
+
+    wait_for(lambda: replaced(training, "trainer-0", pid), 30.0, "a new trainer-0")
+    training.wait_for_updates(3)
+    assert training.metrics()["env_steps"] > steps, "what was consumed stays counted"
+    assert training.stop(signal.SIGINT) == 130
+    seen = versions.stop()
+    assert seen == sorted(seen)
+    books = assert_books_add_up(training.run_dir)
+    metrics = read_summary(training.run_dir)["metrics"]
+    log = (training.run_dir / "logs" / "controller.log").read_text()
+    assert "trainer/0 was killed (SIGKILL)" in log
+    if metrics["updates.default.lost"]:
+        assert "updates were lost with a trainer" in log
+    assert books["dropped.reader died"] >= 0
+    assert list(shm.iterdir()) == []
+
+
+def test_a_trainer_that_is_killed_too_often_ends_the_run_and_it_can_be_resumed(
+    start: Start, shm: Path
+) -> None:
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "max_restarts=0"
+    )
     training.wait_for_updates(2)
     wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
 
@@ -99,8 +133,7 @@ def test_a_killed_trainer_ends_the_run_and_it_can_be_resumed(start: Start, shm: 
 
     assert training.wait() == 1
     assert "trainer/0 was killed (SIGKILL)" in training.printed
-    assert "cannot be replaced" in training.printed
-    assert "srl resume" in training.printed
+    assert "raise max_restarts" in training.printed
     assert training.survivors() == []
     assert list(shm.iterdir()) == []
     summary = read_summary(training.run_dir)

@@ -23,3 +23,8 @@ class Ranks:
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Every rank's `x`, which has the same shape everywhere: [count, ...]."""
         return x.unsqueeze(0)
+
+
+class GroupBroken(Exception):
+    """A sum over ranks cannot be had: one of them has died, or the run stops. An algorithm lets it
+    pass: the trainer undoes the update, and the ranks meet again."""

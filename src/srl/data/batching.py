@@ -31,6 +31,11 @@ class BatchBuilder:
         """All fragments are in."""
         return len(self._ids) == self.num_items
 
+    @property
+    def item_ids(self) -> list[int]:
+        """The fragments that are in, in order."""
+        return self._ids
+
     def add(self, item_id: int, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
         """Copies one fragment in; ticks beyond its `length` become inert (not alive, not acted)."""
         index = len(self._ids)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, load_file, save, save_file
 
 from srl.data.tree import Tree, flatten, unflatten
 from srl.errors import CheckpointError, SpecError
@@ -110,6 +110,24 @@ def _native(array: np.ndarray) -> np.ndarray:
 def save_state(path: Path, state: Tree) -> None:
     """Writes a worker's state: nested dicts and lists of arrays, bytes, strings, numbers (of any
     size) and None."""
+    arrays, metadata = _apart(state)
+    save_file(arrays, path, metadata)
+
+
+def dump_state(state: Tree) -> bytes:
+    """What `save_state` would write."""
+    return save(*_apart(state))
+
+
+def parse_state(data: bytes) -> Tree:
+    """The inverse of `dump_state`."""
+    (size,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8 : 8 + size])
+    return _restore(json.loads(header["__metadata__"]["tree"]), load(data))
+
+
+def _apart(state: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays by number, and all else as text."""
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
@@ -133,7 +151,7 @@ def save_state(path: Path, state: Tree) -> None:
         )
 
     tree = json.dumps(plain(state))
-    save_file(arrays or {"empty": np.zeros(0, np.uint8)}, path, metadata={"tree": tree})
+    return arrays or {"empty": np.zeros(0, np.uint8)}, {"tree": tree}
 
 
 def load_state(path: Path) -> Tree:

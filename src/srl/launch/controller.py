@@ -85,7 +85,8 @@ class Controller:
         )
         self._fixed_weights = fixed_weights
         self._cores = cores
-        self._trainers = [worker for worker in plan.workers if worker.trains]
+        # Of trainers that learn together the first one speaks for all.
+        self._trainers = [w for w in plan.workers if w.trains and w.index == 0]
         self._begun = begun
         self._started = time.monotonic()
         self._seconds_before = 0.0
@@ -326,6 +327,9 @@ class Controller:
                 f"{at}.in_flight": kept.in_flight,
             }
             books |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
+        for worker in self._trainers:
+            lost = self.board.rows[worker.name].get("count_lost_updates")
+            books[f"updates.{worker.trains[0]}.lost"] = lost
         return books
 
     def close(self) -> None:

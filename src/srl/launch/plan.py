@@ -86,6 +86,9 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
         experiment,
         layout=layout,
         actor=dataclasses.replace(actor, count=count, groups=groups),
+        trainer=dataclasses.replace(
+            experiment.trainer, count=1 if layout == "serial" else experiment.trainer.count
+        ),
     )
 
 
@@ -218,7 +221,9 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         settings=group.settings,
         restarts=group.restarts,
         threads=group.threads,
-        in_every_checkpoint=resolve(group.kind).in_every_checkpoint,
+        # What trainers learn together the first of them writes.
+        in_every_checkpoint=resolve(group.kind).in_every_checkpoint
+        and not (group.trains and index),
     )
 
 
@@ -327,12 +332,32 @@ def _samples(
 def check_plan(plan: Plan) -> None:
     """Raises if the plan would stand still."""
     for name, stream in plan.samples.items():
+        _check_turns(plan, stream)
         in_flight = plan.num_groups * len(stream.writers)
         if stream.spec.slots < in_flight:
             raise ConfigError(
                 f"sample.slots: stream {name!r} expects at least {in_flight} slots, one for each "
                 f"group that writes at once, got {stream.spec.slots}. Raise sample.slots."
             )
+
+
+def _check_turns(plan: Plan, stream: SamplePlan) -> None:
+    """Several trainers of a policy need an algorithm that knows of it, and equal parts."""
+    readers, items = len(stream.readers), stream.spec.items_per_batch
+    if stream.spec.delivery != "turn" or readers == 1:
+        return
+    kind = resolve(plan.policies[stream.policy].algorithm_class)
+    if not kind.data_parallel:
+        raise ConfigError(
+            f"trainer.count: expected 1, because {kind.__name__} does not say that it learns with "
+            f"several trainers (Algorithm.data_parallel), got {readers}."
+        )
+    if items % readers:
+        raise ConfigError(
+            f"trainer.count: expected a divisor of the {items} fragments of a batch (actor.count x "
+            f"actor.groups), so that each trainer gets as many, got {readers}. Change one of the "
+            "three."
+        )
 
 
 def encode_plan(plan: Plan) -> bytes:

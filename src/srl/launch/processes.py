@@ -279,9 +279,7 @@ class ProcessRun:
     def _trainers_ready(self) -> bool:
         """Trainers have started; before that there is nothing to write."""
         rows = self._controller.board.rows
-        return all(
-            rows[w.name].activity in ("running", "waiting") for w in self._plan.workers if w.trains
-        )
+        return all(rows[w.name].activity in ("running", "waiting") for w in self._kept if w.trains)
 
     def _ask_checkpoint(self) -> None:
         number, folder = self._controller.begin_checkpoint()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from srl.arena.arena import Arena
+from srl.services.trainers import Trainers
 from srl.streams.inference import reclaim_client, reclaim_server
 from srl.streams.sample_books import reclaim_reader, reclaim_writer
 from srl.workers.wiring import Plan
@@ -23,3 +24,9 @@ def reclaim(plan: Plan, arena: Arena, process: str) -> None:
                 reclaim_writer(stream.spec, arena, stream.writers.index(member.name))
             if member.name in stream.readers:
                 reclaim_reader(stream.spec, arena, stream.readers.index(member.name))
+        for policy in member.trains:
+            others = [w for w in plan.workers if w.group == member.group]
+            if len(others) > 1:
+                Trainers(arena, policy, len(others)).remove(member.index)
+                for other in others:
+                    arena.ring(other.process)

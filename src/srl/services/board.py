@@ -22,7 +22,7 @@ WAITS = (
 )  # fmt: skip
 COUNTERS = (
     "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
-    "minibatches", "policy_version",
+    "minibatches", "policy_version", "lost_updates",
 )  # fmt: skip
 
 _FIELDS = (

@@ -35,16 +35,21 @@ class InferenceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """Where and how a trainer computes."""
+    """How many trainers a policy has, and where and how each computes."""
 
+    count: int = 1
+    """Trainers of each policy; they learn together, each from its part of every batch."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes cuda when there is one."""
     threads: int = 1
     """Torch threads of each trainer."""
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ConfigError(f"trainer.threads: expected at least 1, got {self.threads}.")
+        for name in ("count", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"trainer.{name}: expected at least 1, got {getattr(self, name)}."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

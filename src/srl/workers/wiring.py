@@ -210,13 +210,13 @@ class Context:
         """A policy with its first weights, the same in every process."""
         return build_policy(self.plan.policies[policy], int(self.plan.experiment["seed"]))
 
-    def make_algorithm(self, policy: str) -> Algorithm:
-        """The algorithm that trains a policy, on the plan's device."""
+    def make_algorithm(self, policy: str, device: str) -> Algorithm:
+        """The algorithm that trains a policy."""
         plan = self.plan.policies[policy]
         kind = resolve(plan.algorithm_class)
         config = convert(plan.algorithm, kind.Config, "algorithm")
-        module = self.make_policy(policy).to(self.plan.device)
-        return kind(module, config, device=self.plan.device, seed=self.seed)  # type: ignore[no-any-return]
+        module = self.make_policy(policy).to(device)
+        return kind(module, config, device=device, seed=self.seed)  # type: ignore[no-any-return]
 
 
 def build_policy(plan: PolicyPlan, seed: int) -> Policy:

@@ -79,6 +79,11 @@ class Worker(ABC):
         """Whether an exact `state` can be had now."""
         return True
 
+    @property
+    def settled(self) -> bool:
+        """Whether its part of a checkpoint can be written yet."""
+        return True
+
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
         """Weights that belong into a checkpoint, by policy name."""
         return {}
@@ -151,7 +156,7 @@ class Host:
                 self._bell.wait(wait)
                 for worker in self.workers:
                     worker.row.enter("running")
-            if self._board.checkpoint != self._checkpoint_seen:
+            if self._checkpoint_wanted():
                 self.checkpoint()
         self.finish()
 
@@ -214,8 +219,12 @@ class Host:
 
     def finish(self) -> None:
         """Writes the last checkpoint's parts, if one is asked for."""
-        if self._board.checkpoint != self._checkpoint_seen:
+        if self._checkpoint_wanted():
             self.checkpoint()
+
+    def _checkpoint_wanted(self) -> bool:
+        asked = self._board.checkpoint != self._checkpoint_seen
+        return asked and all(worker.settled for worker in self.workers)
 
     def _count_cpu(self, now_ns: int) -> None:
         # The process's time is counted once, for its first worker: the others share the process.

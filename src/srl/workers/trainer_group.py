@@ -1,0 +1,261 @@
+"""Trainers that learn together: how they find each other, exchange numbers, and notice a death.
+
+Every rank has a part of each batch. Gradients and other whole-batch numbers are summed over ranks
+by torch.distributed (gloo; NCCL where each has a GPU of its own). Nothing here waits for long: a
+rank enters a sum only when `services/trainers.py` says that everyone has its batch, it shows its
+heartbeat while it waits inside one, and it leaves as soon as the group has ended or the run stops.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from srl.algorithms.ranks import GroupBroken, Ranks
+from srl.arena.shm import ShmArena
+from srl.services.trainers import BatchNumbers, Trainers, all_together
+from srl.workers.wiring import Context
+
+LOOK = timedelta(milliseconds=100)
+"""How often a rank that waits for others looks whether they are still there."""
+STOP_GRACE_SECONDS = 0.5
+"""How long it waits for them once the run stops."""
+MEET_SECONDS = 20.0
+"""How long ranks that have all joined may take to connect."""
+NEVER = timedelta(days=1)
+"""The library's own limit: whether a silent rank is dead is not for a clock to say."""
+
+
+class TrainerGroup:
+    """One trainer's place among those of its policy."""
+
+    def __init__(self, context: Context) -> None:
+        (policy,) = context.worker.trains
+        members = [w for w in context.plan.workers if w.group == context.worker.group]
+        self.rank = context.worker.index
+        self.count = len(members)
+        self.ranks = Ranks()
+        self.formed = False
+        self.device = rank_device(context.plan.device, self.rank, self.count)
+        self._context = context
+        self._others = [w.process for w in members if w.index != self.rank]
+        self._epoch = -1
+        self._announced = -1
+        self._past: list[Any] = []
+        """Groups that ended. To take one apart waits for whatever is still under way in it."""
+        if self.count > 1:
+            self._trainers = Trainers(context.shared, policy, self.count)
+
+    def meet(self, version: int | None) -> bool:
+        """Says that this rank is there, holding a version of this run (None: it has just started);
+        True when everyone is."""
+        if self.count == 1:
+            return True
+        epoch = self._trainers.epoch
+        if epoch != self._epoch:
+            self._epoch, self._announced = epoch, -1
+            self._trainers.join(self.rank, epoch, version)
+            self._ring()
+        return self._trainers.all_joined(epoch)
+
+    def source(self) -> int:
+        """The rank whose weights all take: of those that hold what the run has learned the one
+        that is furthest, else the first, which goes on from the checkpoint."""
+        held = self._trainers.held_versions() if self.count > 1 else {}
+        return max(held, key=lambda rank: (held[rank], -rank), default=0)
+
+    def connect(self, beat: Callable[[], None], stopping: Callable[[], bool]) -> None:
+        """Links the ranks, all of which are there."""
+        if self.count == 1:
+            return
+        epoch, trainers = self._epoch, self._trainers
+
+        def look(waited: float) -> None:
+            beat()
+            if trainers.epoch != epoch:
+                raise GroupBroken("another group is being formed")
+            if waited > STOP_GRACE_SECONDS and stopping():
+                raise GroupBroken("the run stops")
+
+        assert isinstance(self._context.shared, ShmArena)
+        file = self._context.shared.folder / f"trainers-{self._context.worker.group}-{epoch}"
+        group = _connect(file, self.rank, self.count, torch.device(self.device), look)
+        self.ranks = LinkedRanks(group, self.rank, self.count, self.device, look, stopping)
+
+    def share(self, data: bytes, source: int) -> bytes:
+        """What one rank has, for all of them."""
+        return self.ranks.broadcast(data, source) if isinstance(self.ranks, LinkedRanks) else data
+
+    def ready(self, version: int, batch: Callable[[], BatchNumbers]) -> BatchNumbers | None:
+        """Says that this rank has its part of the next batch; what the whole batch is like once all
+        have theirs, None until then."""
+        if self.count == 1:
+            return batch()
+        if self._announced != version:
+            self._announced = version
+            self._trainers.announce(self.rank, self._epoch, version, batch())
+            self._ring()
+        if not self._trainers.all_ready(self._epoch, version):
+            return None
+        return all_together(self._trainers.batches())
+
+    @property
+    def broken(self) -> bool:
+        """The group has ended: some member has died, or could not go on."""
+        return self.count > 1 and self._trainers.epoch != self._epoch
+
+    @property
+    def over(self) -> bool:
+        """There is no further batch for some member, so for nobody."""
+        return self.count > 1 and self._trainers.someone_left
+
+    def giving_up(self, stopping: bool) -> bool:
+        """Whether the update under way is given up because the run stops: by all ranks or none."""
+        return self.ranks.giving_up if isinstance(self.ranks, LinkedRanks) else stopping
+
+    def give_up(self) -> None:
+        """Ends the group, so that all its members meet again."""
+        if self.count > 1:
+            self._past.append(self.ranks)
+            self.ranks = Ranks()
+            self._trainers.regroup(self._epoch)
+            self._ring()
+        self.formed = False
+
+    def leave(self) -> None:
+        """There is nothing more to learn from for this rank."""
+        if self.count > 1:
+            self._trainers.leave(self.rank)
+            self._ring()
+
+    def _ring(self) -> None:
+        for process in self._others:
+            self._context.shared.ring(process)
+
+
+class LinkedRanks(Ranks):
+    """Ranks in processes of their own."""
+
+    def __init__(
+        self,
+        group: Any,
+        rank: int,
+        count: int,
+        device: str,
+        look: Callable[[float], None],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.rank, self.count = rank, count
+        self.giving_up = False
+        """Some rank knew that the run stops when it came to the last sum, so all give up here."""
+        self._group = group
+        self._device = device
+        self._look = look
+        self._stopping = stopping
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of every rank's `x`; with it, whether any of them is to stop."""
+        own = torch.cat([x.flatten(), x.new_full((1,), float(self._stopping()))])
+        self._wait(self._group.allreduce([own]))
+        self.giving_up = bool(own[-1] > 0)
+        return own[:-1].view_as(x)
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Every rank's `x`: [count, ...]."""
+        found = [torch.empty_like(x) for _ in range(self.count)]
+        self._wait(self._group.allgather([found], [x.contiguous()]))
+        return torch.stack(found)
+
+    def broadcast(self, data: bytes, source: int) -> bytes:
+        """The bytes of one rank."""
+        size = torch.tensor([len(data)], device=self._device)
+        self._send(size, source)
+        content = torch.zeros(int(size), dtype=torch.uint8, device=self._device)
+        if self.rank == source:
+            content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        self._send(content, source)
+        return content.cpu().numpy().tobytes()
+
+    def _send(self, x: torch.Tensor, source: int) -> None:
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = source, 0
+        self._wait(self._group.broadcast([x], options))
+
+    def _wait(self, work: Any) -> None:
+        start = time.monotonic()
+        while True:
+            try:
+                if self._finished(work):
+                    return
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise GroupBroken(str(error)) from error
+            self._look(time.monotonic() - start)
+
+    def _finished(self, work: Any) -> bool:
+        if self._device == "cpu":
+            return bool(work.wait(LOOK))
+        # Waiting would only order it before what comes next on the device.
+        end = time.monotonic() + LOOK.total_seconds()
+        while not work.is_completed() and time.monotonic() < end:
+            time.sleep(0.0002)
+        return bool(work.is_completed() and work.wait())
+
+
+def rank_device(device: str, rank: int, count: int) -> str:
+    """Where a rank computes: each on a GPU of its own, as far as there are enough."""
+    if count == 1 or device != "cuda":
+        return device
+    return f"cuda:{rank % torch.cuda.device_count()}"
+
+
+def _connect(
+    file: Path, rank: int, count: int, device: torch.device, look: Callable[[float], None]
+) -> Any:
+    """A process group, found by a file in shared memory. It is made in a thread, so that a rank
+    that dies meanwhile is noticed."""
+    made: list[Any] = []
+    failed: list[Exception] = []
+
+    def make() -> None:
+        try:
+            made.append(_make_group(file, rank, count, device))
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make, daemon=True)
+    start = time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.05)
+        waited = time.monotonic() - start
+        look(waited)
+        if waited > MEET_SECONDS:
+            raise GroupBroken(f"no connection within {waited:.0f} s")
+    if failed:
+        raise GroupBroken(f"no connection: {failed[0]}") from failed[0]
+    return made[0]
+
+
+def _make_group(file: Path, rank: int, count: int, device: torch.device) -> Any:
+    from torch import distributed
+
+    store = distributed.FileStore(str(file), count)
+    store.set_timeout(timedelta(seconds=MEET_SECONDS))
+    if device.type == "cuda" and torch.cuda.device_count() >= count:
+        torch.cuda.set_device(device)
+        return distributed.ProcessGroupNCCL(store, rank, count)
+    options = distributed.ProcessGroupGloo._Options()
+    # Trainers of one policy share a host: nobody else can reach them.
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    options._timeout = NEVER
+    options._threads = 1
+    return distributed.ProcessGroupGloo(store, rank, count, options)

@@ -1,0 +1,99 @@
+"""Chaos: workers of a run are killed or stopped at random while it learns, and it is watched."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+from harness import Training
+
+SETTINGS = (
+    "--layout", "shared", "--set", "actor.count=4", "--set", "inference.count=2",
+    "--set", "trainer.count=2", "--set", "max_restarts=1000", "--set", "silence_seconds=2",
+    "--set", "checkpoint.every_seconds=2", "--set", "logging.interval_seconds=0.5",
+)  # fmt: skip
+"""4 actors, 2 policy workers and 2 trainers; one that is stopped is soon taken for dead."""
+
+
+class Versions:
+    """The version that readers of the weights see, looked at all the time."""
+
+    def __init__(self, shm: Path) -> None:
+        self.shm = shm
+        self.seen: list[int] = []
+        """Each change of it."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        numbers = None
+        while not self._over.wait(0.001):
+            if numbers is None:
+                for path in self.shm.glob("srl-*/parameters+default.region"):
+                    with suppress(OSError, ValueError):
+                        numbers = np.memmap(path, np.int64, "r", shape=(8,))
+                continue
+            done = int(numbers[1])
+            version = int(numbers[2 + done % 2]) - 1
+            if numbers[0] <= done + 1 and (not self.seen or version != self.seen[-1]):
+                self.seen.append(version)
+
+    def stop(self) -> list[int]:
+        """Everything that was seen, in order."""
+        self._over.set()
+        self._thread.join()
+        return self.seen
+
+
+class Chaos:
+    """Does something to a random worker now and then, for as long as the run lasts."""
+
+    def __init__(self, training: Training, seed: int, seconds: tuple[float, float]) -> None:
+        self.done: list[str] = []
+        """What was done to whom."""
+        self._training = training
+        self._random = random.Random(seed)
+        self._seconds = seconds
+
+    def run(self, limit: float) -> bool:
+        """Returns when the run has ended (True), or after the limit."""
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            pause = self._random.uniform(*self._seconds)
+            try:
+                self._training.process.wait(min(pause, max(0.0, end - time.monotonic())))
+                return True
+            except Exception:
+                self._strike()
+        return False
+
+    def _strike(self) -> None:
+        workers = self._training.workers()
+        if not workers:
+            return
+        name = self._random.choice(sorted(workers))
+        number = self._random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))
+        with suppress(psutil.Error, ProcessLookupError):
+            os.kill(workers[name].pid, number)
+            self.done.append(f"{number.name} {name}")
+
+
+def books(summary: dict, stream: str = "default") -> dict[str, float]:
+    """Where the fragments of a stream went, from a run's summary."""
+    at = f"samples.{stream}."
+    found = {k.removeprefix(at): n for k, n in summary["metrics"].items() if k.startswith(at)}
+    found["lost"] = (
+        found["produced"]
+        - found["consumed"]
+        - found["in_flight"]
+        - sum(n for k, n in found.items() if k.startswith("dropped.") and "writer" not in k)
+    )
+    return found

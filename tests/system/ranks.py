@@ -1,0 +1,114 @@
+"""A rank of a group of trainers, in a process of its own: `python ranks.py WHAT FOLDER RANK COUNT`.
+
+`learn`: trains on recorded batches and leaves its weights. `ddp`: compares the gradient of one
+minibatch with what torch's DistributedDataParallel finds.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "algorithms"))
+
+from ppo_data import AGENT, learn, split_batch
+
+from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.learner import PPO
+from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.ranks import Ranks
+from srl.data.codec import load_state, save_state
+from srl.data.records import SampleBatch
+from srl.data.trajectory import from_tree
+from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
+from srl.workers.trainer_group import LinkedRanks, _connect
+
+SETTINGS = {"rollout_length": 8, "epochs": 2, "minibatches": 3}
+
+
+def make() -> PPO:
+    """The same in every process."""
+    torch.manual_seed(0)
+    network = ActorCriticConfig(hidden_sizes=(16,), normalize_obs=True, normalize_returns=True)
+    return PPO(ActorCritic(AGENT, network), PPOConfig(**SETTINGS), seed=3)
+
+
+def recorded(folder: Path) -> list[SampleBatch]:
+    """The global batches, in order."""
+    batches = []
+    for path in sorted(folder.glob("batch-*")):
+        state = load_state(path)
+        batches.append(SampleBatch(from_tree(state["data"]), state["item_ids"]))
+    return batches
+
+
+def link(folder: Path, rank: int, count: int) -> Ranks:
+    """What the trainer's group makes."""
+    if count == 1:
+        return Ranks()
+    device = torch.device("cpu")
+    group = _connect(folder / "store", rank, count, device, lambda waited: None)
+    return LinkedRanks(group, rank, count, "cpu", lambda waited: None, lambda: False)
+
+
+def learn_recorded(folder: Path, rank: int, count: int) -> None:
+    algorithm = make()
+    algorithm.join(link(folder, rank, count))
+    for batch in recorded(folder):
+        learn(algorithm, split_batch(batch, rank, count))
+    weights = {k: v.numpy() for k, v in algorithm.policy.state_dict().items()}
+    save_state(folder / f"weights-{rank}-of-{count}", weights)
+
+
+class Loss(torch.nn.Module):
+    """The loss as a module, which is what DistributedDataParallel takes."""
+
+    def __init__(self, algorithm: PPO) -> None:
+        super().__init__()
+        self.policy = algorithm.policy
+        self._algorithm = algorithm
+
+    def forward(self, minibatch: Minibatch) -> torch.Tensor:
+        loss, _ = self._algorithm.loss(minibatch)
+        return loss
+
+
+def compare_with_ddp(folder: Path, rank: int, count: int) -> None:
+    torch.distributed.init_process_group(
+        "gloo",
+        store=torch.distributed.FileStore(str(folder / "ddp-store"), count),
+        rank=rank,
+        world_size=count,
+    )
+    (batch,) = recorded(folder)
+    algorithm = make()
+    algorithm._by_hand = False
+    other = copy.deepcopy(algorithm)
+    part = split_batch(batch, rank, count)
+
+    def minibatch(learner: PPO) -> Minibatch:
+        rollout = Rollout(part, learner.policy, torch.device("cpu"))
+        rollout.set_targets(*learner.targets(rollout))
+        index = rollout.counts.flatten().nonzero().squeeze(1)
+        return rollout.gather(index.unsqueeze(0), 0, normalize=False)
+
+    wrapped: Any = torch.nn.parallel.DistributedDataParallel(Loss(other))
+    wrapped(minibatch(other)).backward()
+    theirs = torch.cat([p.grad.flatten() for p in other.policy.parameters()])
+
+    algorithm.join(link(folder, rank, count))
+    loss, metrics = algorithm._find_gradients(minibatch(algorithm))
+    algorithm._together(loss, metrics, 1.0 / count)
+    torch.testing.assert_close(algorithm.optimizer.grad, theirs, rtol=1e-5, atol=1e-7)
+    assert float(theirs.abs().max()) > 1e-3
+    (folder / f"equal-{rank}").touch()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    what, where, own, everyone = sys.argv[1:]
+    {"learn": learn_recorded, "ddp": compare_with_ddp}[what](Path(where), int(own), int(everyone))

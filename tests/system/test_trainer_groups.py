@@ -1,0 +1,169 @@
+"""Several trainers of one policy: what they learn, how they part, and how they meet again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chaos import Versions, books
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+
+from srl.cli import main
+from srl.data.codec import load_state, save_state
+from srl.data.trajectory import to_tree
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "algorithms"))
+
+import ranks
+from ppo_data import random_batch
+
+Start = Callable[..., Training]
+TWO = ("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "trainer.count=2")
+
+
+def run_ranks(what: str, folder: Path, count: int) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("ranks.py")), what, str(folder)]
+    started = [subprocess.Popen([*command, str(rank), str(count)]) for rank in range(count)]
+    try:
+        assert [process.wait(120) for process in started] == [0] * count
+    finally:
+        for process in started:
+            process.kill()
+
+
+def record(folder: Path, updates: int, inert: bool) -> None:
+    algorithm = ranks.make()
+    for number in range(updates):
+        batch = random_batch(algorithm, seed=number, rows=8, num_items=4, inert=inert)
+        state = {"data": to_tree(batch.data), "item_ids": batch.item_ids}
+        save_state(folder / f"batch-{number:02d}", state)
+
+
+def test_one_and_two_trainers_learn_the_same_from_the_same_batches(tmp_path: Path) -> None:
+    record(tmp_path, updates=20, inert=True)
+    run_ranks("learn", tmp_path, 1)
+    run_ranks("learn", tmp_path, 2)
+    alone = load_state(tmp_path / "weights-0-of-1")
+    first, second = (load_state(tmp_path / f"weights-{rank}-of-2") for rank in range(2))
+    untrained = ranks.make().policy.state_dict()
+    for name, weights in alone.items():
+        np.testing.assert_allclose(first[name], weights, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    moved = [np.abs(weights - untrained[name].numpy()).max() for name, weights in alone.items()]
+    assert max(moved) > 1e-2
+
+
+def test_gradients_are_those_of_distributed_data_parallel(tmp_path: Path) -> None:
+    record(tmp_path, updates=1, inert=False)
+    batch = load_state(tmp_path / "batch-00")
+    for name in ("terminated", "truncated", "is_first"):
+        batch["data"][name][...] = False
+    batch["data"]["acted"][...] = True
+    save_state(tmp_path / "batch-00", batch)
+    run_ranks("ddp", tmp_path, 2)
+    assert (tmp_path / "equal-0").exists()
+    assert (tmp_path / "equal-1").exists()
+
+
+def replaced(training: Training, name: str, pid: int) -> bool:
+    training.check_running()
+    worker = training.workers().get(name)
+    return worker is not None and worker.pid != pid
+
+
+def test_a_group_forms_again_when_a_member_dies_or_stands_still(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start(*TWO, "--set", "silence_seconds=2", "--set", "max_restarts=9")
+    training.wait_for_updates(3)
+    before = training.metrics()
+    for name, number in (
+        ("trainer-1", signal.SIGKILL),
+        ("trainer-0", signal.SIGKILL),
+        ("trainer-1", signal.SIGSTOP),
+        ("trainer-0", signal.SIGSTOP),
+    ):
+        pid = training.workers()[name].pid
+        os.kill(pid, number)
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        training.wait_for_updates(3)
+    after = training.metrics()
+    assert training.stop(signal.SIGINT) == 130
+    assert after["env_steps"] > before["env_steps"]
+    assert after["policy_version"] > before["policy_version"] + 8
+    seen = versions.stop()
+    assert seen == sorted(seen), "no version goes backwards"
+    summary = read_summary(training.run_dir)
+    kept = books(summary)
+    assert kept["lost"] == 0
+    assert kept["dropped.reader died"] > 0
+    # With a survivor at most the update that was under way is lost each time.
+    assert summary["metrics"]["updates.default.lost"] <= 4
+    assert training.survivors() == []
+    assert list(shm.iterdir()) == []
+
+
+def test_when_all_trainers_die_they_go_on_from_the_checkpoint(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start(*TWO)
+    training.wait_for_updates(3)
+    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    training.wait_for_updates(3)
+    pids = {name: training.workers()[name].pid for name in ("trainer-0", "trainer-1")}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)
+    steps = training.metrics()["env_steps"]
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    for name, pid in pids.items():
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+    training.wait_for_updates(3)
+    assert training.metrics()["env_steps"] >= steps
+    assert training.stop(signal.SIGTERM) == 143
+    seen = versions.stop()
+    assert seen == sorted(seen)
+    summary = read_summary(training.run_dir)
+    assert books(summary)["lost"] == 0
+    assert "trainer/0 was killed" in (training.run_dir / "logs" / "controller.log").read_text()
+
+
+def test_a_stopped_member_holds_nobody_up_who_wants_to_leave(start: Start) -> None:
+    training = start(*TWO)
+    training.wait_for_updates(2)
+    os.kill(training.workers()["trainer-1"].pid, signal.SIGSTOP)
+    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", 5.0, "a stopped one")
+    # The other one waits for it, in a sum or before one, and still writes its part.
+    assert training.stop(signal.SIGINT) == 130
+    assert "not written in time" not in (training.run_dir / "logs" / "controller.log").read_text()
+
+
+def test_a_member_that_stood_still_for_a_moment_goes_on(start: Start) -> None:
+    training = start(*TWO)
+    training.wait_for_updates(2)
+    pid = training.workers()["trainer-1"].pid
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", 5.0, "a stopped one")
+    os.kill(pid, signal.SIGCONT)
+    training.wait_for_updates(3)
+    assert training.workers()["trainer-1"].pid == pid
+    assert training.stop(signal.SIGINT) == 130
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_another_number_of_trainers(start: Start, first: int, then: int) -> None:
+    small = ("--layout", "inline", *SMALL, "--set", "actor.count=2")
+    training = start("CartPole-v1", *small, "--steps", "3000", "--set", f"trainer.count={first}")
+    assert training.wait() == 0
+    before = read_summary(training.run_dir)
+    arguments = ["resume", str(training.run_dir), "--quiet", "--steps", "6000"]
+    assert main([*arguments, "--set", f"trainer.count={then}"]) == 0
+    after = read_summary(training.run_dir)
+    assert after["policy_version"] > before["policy_version"]
+    assert after["env_steps"] >= 6000
+    parts = {path.name for path in checkpoints(training.run_dir)[-1].iterdir()}
+    assert not any("trainer" in name and "1" in name for name in parts), "one writes for all"
