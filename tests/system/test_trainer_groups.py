@@ -129,7 +129,7 @@ def test_when_all_trainers_die_they_go_on_from_the_checkpoint(start: Start, shm:
     assert seen == sorted(seen)
     summary = read_summary(training.run_dir)
     assert books(summary)["lost"] == 0
-    assert "trainer/0 was killed" in (training.run_dir / "logs" / "controller.log").read_text()
+    assert "trainer/0: was killed" in (training.run_dir / "logs" / "controller.log").read_text()
 
 
 def test_a_stopped_member_holds_nobody_up_who_wants_to_leave(start: Start) -> None:

@@ -110,13 +110,12 @@ def test_a_killed_trainer_goes_on_from_the_checkpoint_under_higher_numbers(
     assert training.stop(signal.SIGINT) == 130
     seen = versions.stop()
     assert seen == sorted(seen)
-    books = assert_books_add_up(training.run_dir)
+    assert_books_add_up(training.run_dir)
     metrics = read_summary(training.run_dir)["metrics"]
     log = (training.run_dir / "logs" / "controller.log").read_text()
-    assert "trainer/0 was killed (SIGKILL)" in log
+    assert "trainer/0: was killed (SIGKILL)" in log
     if metrics["updates.default.lost"]:
         assert "updates were lost with a trainer" in log
-    assert books["dropped.reader died"] >= 0
     assert list(shm.iterdir()) == []
 
 

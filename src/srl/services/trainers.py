@@ -36,10 +36,8 @@ class BatchNumbers(NamedTuple):
 
 def all_together(parts: list[BatchNumbers]) -> BatchNumbers:
     """The numbers of the whole batch."""
-    return BatchNumbers(
-        *(sum(part[i] for part in parts) for i in range(4)),
-        age_max=max(part.age_max for part in parts),
-    )
+    *sums, _ = (sum(column) for column in zip(*parts, strict=True))
+    return BatchNumbers(*sums, max(part.age_max for part in parts))
 
 
 class Trainers:

@@ -183,9 +183,7 @@ class LinkedRanks(Ranks):
         return content.cpu().numpy().tobytes()
 
     def _send(self, x: torch.Tensor, source: int) -> None:
-        from torch.distributed import BroadcastOptions
-
-        options = BroadcastOptions()
+        options = torch.distributed.BroadcastOptions()
         options.rootRank, options.rootTensor = source, 0
         self._wait(self._group.broadcast([x], options))
 
@@ -246,13 +244,14 @@ def _connect(
 
 
 def _make_group(file: Path, rank: int, count: int, device: torch.device) -> Any:
-    from torch import distributed
-
+    distributed: Any = torch.distributed
     store = distributed.FileStore(str(file), count)
     store.set_timeout(timedelta(seconds=MEET_SECONDS))
     if device.type == "cuda" and torch.cuda.device_count() >= count:
         torch.cuda.set_device(device)
-        return distributed.ProcessGroupNCCL(store, rank, count)
+        return distributed.ProcessGroupNCCL(
+            store, rank, count, distributed.ProcessGroupNCCL.Options()
+        )
     options = distributed.ProcessGroupGloo._Options()
     # Trainers of one policy share a host: nobody else can reach them.
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]

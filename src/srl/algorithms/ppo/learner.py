@@ -240,7 +240,7 @@ class PPO(Algorithm):
         self.num_updates = int(state["num_updates"])
 
     def join(self, ranks: Ranks) -> None:
-        """Running statistics are of what all trainers see; other buffers are as in the first one."""
+        """Running statistics are of what all trainers see; other buffers are the first one's."""
         super().join(ranks)
         together = ranks.count > 1
         self._loose_buffers = []
@@ -340,8 +340,9 @@ class PPO(Algorithm):
         numbers = torch.stack([loss, *metrics.values()]).to(self.optimizer.grad)
         own = torch.cat([self.optimizer.grad, numbers])
         total = self.ranks.sum(own.mul_(share) if share else torch.zeros_like(own))
-        gradient, numbers = total.split([len(own) - len(numbers), len(numbers)])
-        self.optimizer.grad.copy_(gradient)
+        size = self.optimizer.grad.numel()
+        self.optimizer.grad.copy_(total[:size])
+        numbers = total[size:]
         return numbers[0], dict(zip(metrics, numbers[1:].unbind(), strict=True))
 
     def _summary(self, whole: Whole) -> Metrics:

@@ -35,9 +35,10 @@ class Whole:
         self.rows = self.counts.shape[1]
 
     def _gather(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., rows] of each rank to [..., rows of all], fragments in the order of their numbers."""
-        every = self.ranks.gather(x).unflatten(-1, (-1, self._rows_per_item))
-        return every.movedim(0, -2).flatten(-3)
+        """[..., rows] of each rank to [..., rows of all], fragments by their numbers."""
+        every = self.ranks.gather(x)
+        items = every.view(*every.shape[:-1], -1, self._rows_per_item)
+        return items.movedim(0, -2).flatten(-3)
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
         """[T, B] to the [N] samples that count."""
