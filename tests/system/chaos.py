@@ -9,10 +9,11 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
-from harness import Training
+from harness import Training, read_summary
 
 SETTINGS = (
     "--layout", "shared", "--set", "actor.count=4", "--set", "inference.count=2",
@@ -86,8 +87,28 @@ class Chaos:
             self.done.append(f"{number.name} {name}")
 
 
-def books(summary: dict, stream: str = "default") -> dict[str, float]:
-    """Where the fragments of a stream went, from a run's summary."""
+def problems(training: Training, chaos: Chaos, versions: list[int], shm: Path) -> list[str]:
+    """What is wrong with a run that has ended; nothing, if it went as it must."""
+    found = []
+    if training.process.returncode != 0:
+        return [f"it ended with {training.process.returncode}: {training.printed}"]
+    summary = read_summary(training.run_dir)
+    if summary["reason"] != "reached return>=475":
+        found.append(f"it was not solved: {summary['reason']}")
+    kept = books(summary)
+    if kept["lost"] or not kept["consumed"]:
+        found.append(f"the books do not add up: {kept}")
+    if versions != sorted(versions):
+        found.append(f"a version went backwards: {versions}")
+    if training.survivors():
+        found.append(f"processes are left: {training.survivors()}")
+    if list(shm.iterdir()):
+        found.append(f"shared memory is left: {list(shm.iterdir())}")
+    return found
+
+
+def books(summary: dict[str, Any], stream: str = "default") -> dict[str, float]:
+    """Where the fragments of a stream went, from a summary; `lost` are those nobody knows of."""
     at = f"samples.{stream}."
     found = {k.removeprefix(at): n for k, n in summary["metrics"].items() if k.startswith(at)}
     found["lost"] = (

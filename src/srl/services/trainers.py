@@ -36,8 +36,13 @@ class BatchNumbers(NamedTuple):
 
 def all_together(parts: list[BatchNumbers]) -> BatchNumbers:
     """The numbers of the whole batch."""
-    *sums, _ = (sum(column) for column in zip(*parts, strict=True))
-    return BatchNumbers(*sums, max(part.age_max for part in parts))
+    return BatchNumbers(
+        env_steps=sum(part.env_steps for part in parts),
+        agent_steps=sum(part.agent_steps for part in parts),
+        age_sum=sum(part.age_sum for part in parts),
+        age_count=sum(part.age_count for part in parts),
+        age_max=max(part.age_max for part in parts),
+    )
 
 
 class Trainers:

@@ -1,0 +1,115 @@
+"""Whether a run is solved whatever is killed: CartPole with 4 actors, 2 policy workers and 2
+trainers, each a process of which one is killed (-9) or stopped (-STOP) every few seconds.
+
+Each run has its own seed for what is done to whom. It must reach a return of 475, every fragment
+must be accounted for, no reader may see a version go backwards, and no process and no shared memory
+may be left. Leaves out: the death of the command itself, and several machines.
+
+    python benchmarks/soak_chaos.py [--runs 20] [--seed 1] [--seconds 1.5 3.5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from results import write_result
+
+from srl.arena.shm import ROOT_VARIABLE, shm_root
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
+
+from chaos import SETTINGS, Chaos, Versions, books, problems
+from harness import Training, read_summary
+
+LIMIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run."""
+
+    seed: int
+    seconds: float
+    strikes: list[str]
+    env_steps: int
+    dropped: int
+    lost_updates: int
+    problems: list[str]
+
+    def row(self) -> str:
+        """Its line in the table."""
+        kills = sum("KILL" in strike for strike in self.strikes)
+        trainers = sum("trainer" in strike for strike in self.strikes)
+        return (
+            f"| {self.seed} | {self.seconds:.0f} | {kills} | {len(self.strikes) - kills} | "
+            f"{trainers} | {self.env_steps:,} | {self.dropped} | {self.lost_updates} | "
+            f"{'; '.join(self.problems) or 'none'} |"
+        )
+
+
+def run(seed: int, pauses: tuple[float, float]) -> Outcome:
+    """One run to its end."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory(prefix="srl-soak-", dir=shm_root()) as shm,
+    ):
+        os.environ[ROOT_VARIABLE] = shm
+        run_dir = Path(folder) / "run"
+        versions = Versions(Path(shm))
+        begun = time.monotonic()
+        arguments = ("train", "cartpole", "--run-dir", str(run_dir), "--quiet", *SETTINGS)
+        training = Training(run_dir, arguments)
+        chaos = Chaos(training, seed, pauses)
+        try:
+            ended = chaos.run(LIMIT_SECONDS)
+            seconds = time.monotonic() - begun
+            seen = versions.stop()
+            if not ended:
+                return Outcome(seed, seconds, chaos.done, 0, 0, 0, ["it did not end"])
+            wrong = problems(training, chaos, seen, Path(shm))
+            summary = read_summary(run_dir)
+            kept = books(summary)
+            dropped = sum(int(n) for name, n in kept.items() if name.startswith("dropped."))
+            lost = int(summary["metrics"]["updates.default.lost"])
+            steps = summary["env_steps"]
+            return Outcome(seed, seconds, chaos.done, steps, dropped, lost, wrong)
+        finally:
+            training.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1, help="of the first run; the others follow")
+    parser.add_argument(
+        "--seconds", type=float, nargs=2, default=(1.5, 3.5), help="least and most between strikes"
+    )
+    options = parser.parse_args()
+    outcomes = []
+    for seed in range(options.seed, options.seed + options.runs):
+        outcomes.append(run(seed, tuple(options.seconds)))
+        print(outcomes[-1].row(), ", ".join(outcomes[-1].strikes), file=sys.stderr, flush=True)
+    failed = [outcome for outcome in outcomes if outcome.problems]
+    lines = [
+        f"{len(outcomes)} runs, {sum(len(o.strikes) for o in outcomes)} strikes, "
+        f"{len(failed)} runs with a problem.",
+        "",
+        "| seed | seconds | killed | stopped | of them trainers | env steps | fragments dropped | "
+        "updates lost | problems |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(outcome.row() for outcome in outcomes),
+    ]
+    print(write_result("soak_chaos", __doc__, lines), file=sys.stderr)
+    print(json.dumps({"soak": "soak_chaos", "runs": len(outcomes), "failed": len(failed)}))
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""A run that is solved while its workers are killed and stopped at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from chaos import SETTINGS, Chaos, Versions, problems
+from harness import Training
+
+Start = Callable[..., Training]
+SEED = 4
+LIMIT_SECONDS = 70.0
+
+
+def test_it_learns_whatever_is_killed(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start("cartpole", *SETTINGS)
+    chaos = Chaos(training, SEED, seconds=(2.0, 4.0))
+
+    assert chaos.run(LIMIT_SECONDS), f"still running after {chaos.done}: {training.printed}"
+
+    assert problems(training, chaos, versions.stop(), shm) == [], chaos.done
+    assert len(chaos.done) >= 3
