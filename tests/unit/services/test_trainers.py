@@ -1,0 +1,53 @@
+"""The numbers by which trainers of one policy agree before they do anything together."""
+
+from __future__ import annotations
+
+from srl.arena.arena import HeapArena
+from srl.services.trainers import BatchNumbers, Trainers, all_together
+
+
+def test_a_group_is_complete_when_all_have_joined_the_same_epoch() -> None:
+    trainers = Trainers(HeapArena(), "p", 2)
+    epoch = trainers.epoch
+    trainers.join(0, epoch, None)
+    assert not trainers.all_joined(epoch)
+    trainers.join(1, epoch, 7)
+    assert trainers.all_joined(epoch)
+    assert trainers.held_versions() == {1: 7}
+    trainers.regroup(epoch)
+    trainers.regroup(epoch)
+    assert trainers.epoch == epoch + 1, "whoever comes second finds it done"
+    trainers.join(0, epoch + 1, 7)
+    assert not trainers.all_joined(epoch + 1)
+
+
+def test_a_dead_member_ends_the_group_and_says_nothing_any_more() -> None:
+    trainers = Trainers(HeapArena(), "p", 2)
+    for rank in range(2):
+        trainers.join(rank, trainers.epoch, 3)
+        trainers.announce(rank, trainers.epoch, 3, BatchNumbers(1, 1, 1, 1, 1))
+    assert trainers.all_ready(trainers.epoch, 3)
+    epoch = trainers.epoch
+    trainers.remove(0)
+    assert trainers.epoch == epoch + 1
+    assert trainers.held_versions() == {1: 3}
+    assert not trainers.all_joined(epoch + 1)
+    assert not trainers.all_ready(epoch + 1, 3)
+
+
+def test_a_batch_is_ready_when_every_part_of_it_is() -> None:
+    trainers = Trainers(HeapArena(), "p", 2)
+    trainers.announce(0, 0, 5, BatchNumbers(10, 8, 8, 8, 1))
+    trainers.announce(1, 0, 4, BatchNumbers(0, 0, 0, 0, 0))
+    assert not trainers.all_ready(0, 5), "the other one's is of an earlier batch"
+    trainers.announce(1, 0, 5, BatchNumbers(20, 16, 32, 16, 3))
+    assert trainers.all_ready(0, 5)
+    assert not trainers.all_ready(1, 5), "and of another group"
+    assert all_together(trainers.batches()) == BatchNumbers(30, 24, 40, 24, 3)
+
+
+def test_there_is_no_further_batch_for_anybody_when_one_has_left() -> None:
+    trainers = Trainers(HeapArena(), "p", 3)
+    assert not trainers.someone_left
+    trainers.leave(2)
+    assert trainers.someone_left
