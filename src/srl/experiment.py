@@ -17,7 +17,8 @@ from srl.services.metrics import LoggingConfig
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig, TrainerConfig
 
-Layout = Literal["auto", "serial", "inline", "shared"]
+Layout = Literal["auto", "serial", "inline", "shared", "remote"]
+Launcher = Literal["processes", "ray", "slurm", "manual"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +81,20 @@ class Experiment:
     ray: RayConfig = field(default_factory=RayConfig)
     slurm: SlurmConfig = field(default_factory=SlurmConfig)
     layout: Layout = "auto"
-    """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `auto`.
-    """
+    """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `remote`
+    (policy workers, spread over `hosts`), `auto`."""
+    hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Other hosts by name, each with the groups of workers that it may hold, like
+    `{a: [actor], b: [actor, policy]}`. What no host names runs at home. Empty with layout `remote`:
+    actors on one host and policy workers on another."""
+    launcher: Launcher = "processes"
+    """Who starts the agents of other hosts: `processes` (on this machine), `ray`, `slurm`, or
+    `manual` (a person, by `srl worker`)."""
+    listen: str = ""
+    """This machine's address for other hosts, with or without a port (10.0.0.1:5555). Empty is what
+    the launcher needs: loopback for `processes`."""
+    host_silence_seconds: float = 20.0
+    """A host that was not heard of for so long is given up; its workers are started elsewhere."""
     steps: int = 0
     """Environment steps to train on; schedules run over them. 0 trains until another limit."""
     seconds: float = 0.0
@@ -91,7 +104,10 @@ class Experiment:
     seed: int = 1
     """What all randomness starts from."""
     max_restarts: int = 3
-    """How often a worker that was killed is started again."""
+    """How often a worker that was killed is started again within `restart_window_seconds`. Kinds
+    of workers may have limits of their own (`actor.max_restarts`, ...)."""
+    restart_window_seconds: float = 600.0
+    """Restarts before this do not count any more."""
     silence_seconds: float = 60.0
     """A worker process whose loop stands still for so long is killed and started again."""
     dataflow: str = ""
@@ -101,8 +117,9 @@ class Experiment:
         for name in ("steps", "seconds", "max_restarts", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected at least 0, got {getattr(self, name)}.")
-        if self.silence_seconds <= 0:
-            raise ConfigError(f"silence_seconds: expected more than 0, got {self.silence_seconds}.")
+        for name in ("silence_seconds", "host_silence_seconds", "restart_window_seconds"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}.")
         if not self.policies:
             raise ConfigError("policies: expected at least one, got none.")
         for part in ("algorithm", "network"):
@@ -114,6 +131,8 @@ ALGORITHM_FREE = frozenset(
     {
         *("name", "steps", "seconds", "until", "layout", "inference", "evaluator"),
         *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
+        *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
+        *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
         *("trainer", "actor.count", "actor.groups", "env.step_timeout_seconds"),
         *("env.reset_timeout_seconds", "resources", "ray", "slurm"),
     }
@@ -131,6 +150,8 @@ class WorkerGroup:
     kind: str
     """Import path of the worker class; its `build(context)` makes one."""
     count: int = 1
+    max_count: int = 0
+    """Workers that the plan has room for; 0 is `count`."""
     serves: tuple[str, ...] = ()
     """Policies whose inference it answers."""
     asks: tuple[str, ...] = ()
@@ -149,8 +170,15 @@ class WorkerGroup:
     """Plain values for the worker's own use."""
     restarts: bool = True
     """Whether a killed worker is started again."""
+    max_restarts: int = -1
+    """How often, within the window; -1 is as the experiment has it."""
     threads: int = 1
     """Threads for numeric libraries in its process."""
+
+    @property
+    def capacity(self) -> int:
+        """Workers that there may be while a run goes on."""
+        return max(self.count, self.max_count)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +252,7 @@ def build_graph(experiment: Experiment) -> Graph:
             count=experiment.trainer.count,
             reads=(name,),
             trains=(name,),
+            max_restarts=experiment.trainer.max_restarts,
             threads=experiment.trainer.threads,
         )
         for name in trained
@@ -231,23 +260,28 @@ def build_graph(experiment: Experiment) -> Graph:
     workers["policy"] = WorkerGroup(
         kind="srl.workers.policy:PolicyWorker",
         count=experiment.actor.count if inline else experiment.inference.count,
+        max_count=experiment.actor.max_count if inline else experiment.inference.max_count,
         serves=everyone,
         follows=everyone,
         beside="actor" if inline else "",
+        max_restarts=experiment.inference.max_restarts,
         threads=experiment.inference.threads,
     )
     workers["actor"] = WorkerGroup(
         kind="srl.workers.actor:ActorWorker",
         count=experiment.actor.count,
+        max_count=experiment.actor.max_count,
         asks=everyone,
         writes=trained,
         follows=trained,
+        max_restarts=experiment.actor.max_restarts,
     )
     if experiment.evaluator.count:
         workers["evaluator"] = WorkerGroup(
             kind="srl.workers.evaluator:EvaluatorWorker",
             count=experiment.evaluator.count,
             follows=everyone,
+            max_restarts=experiment.evaluator.max_restarts,
         )
     several = experiment.trainer.count > 1
     node = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from srl.errors import ConfigError
-from srl.experiment import Experiment, Layout
+from srl.experiment import Experiment, Launcher, Layout
 from srl.launch.run_dir import RunDir, new_run_dir
 from srl.overrides import override
 from srl.recipes.target import DEFAULT_STEPS, absolute, find_experiment
@@ -31,6 +31,8 @@ def train(
     *,
     algorithm: str | None = None,
     layout: Layout | None = None,
+    launcher: Launcher | None = None,
+    listen: str | None = None,
     steps: int | None = None,
     seconds: float | None = None,
     until: str | None = None,
@@ -53,6 +55,8 @@ def train(
         target,
         algorithm=algorithm,
         layout=layout,
+        launcher=launcher,
+        listen=listen,
         steps=steps,
         seconds=seconds,
         until=until,
@@ -77,6 +81,8 @@ def assemble(
     *,
     algorithm: str | None = None,
     layout: str | None = None,
+    launcher: str | None = None,
+    listen: str | None = None,
     steps: int | None = None,
     seconds: float | None = None,
     until: str | None = None,
@@ -91,6 +97,8 @@ def assemble(
     given = {
         "algorithm.name": None if algorithm is None else absolute(algorithm),
         "layout": layout,
+        "launcher": launcher,
+        "listen": listen,
         "steps": steps,
         "seconds": seconds,
         "until": until,

@@ -121,3 +121,32 @@ class BurstyEnv(ScriptedEnv):
             time.sleep(self.pause)
         self.num_steps += 1
         return super().step(action)
+
+
+class RarelyCrashingEnv(ScriptedEnv):
+    """Raises once in a while: at a step of its life that differs from life to life."""
+
+    def __init__(self, *, every: int = 400) -> None:
+        super().__init__()
+        self.steps_left = every // 2 + time.monotonic_ns() // 1000 % every
+
+    def step(self, action: Any) -> Any:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise RuntimeError("crashes now and then")
+        return super().step(action)
+
+
+class OnceHangingEnv(ScriptedEnv):
+    """Hangs at a step of its life, but only the first one to come there does."""
+
+    def __init__(self, *, mark: str, at_step: int = 400) -> None:
+        super().__init__()
+        self.mark, self.at_step, self.num_steps = Path(mark), at_step, 0
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == self.at_step and not self.mark.exists():
+            self.mark.touch()
+            time.sleep(3600.0)
+        return super().step(action)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from srl.cli import bench, plan, play, show, train, tune
+from srl.cli import bench, plan, play, scale, show, status, train, tune, worker
 from srl.errors import ConfigError, MissingDependency, SrlError
 
 EXIT_FAILED = 1
@@ -40,7 +40,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (train, play, show, plan, bench, tune):
+    for family in (train, play, show, plan, status, scale, worker, bench, tune):
         family.add_verbs(verbs)
     return parser
 

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from srl.errors import ConfigError
 
-LAYOUTS = ("auto", "serial", "inline", "shared")
+LAYOUTS = ("auto", "serial", "inline", "shared", "remote")
+LAUNCHERS = ("processes", "ray", "slurm", "manual")
 
 
 class Verbs(Protocol):
@@ -46,7 +47,21 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--layout",
         choices=LAYOUTS,
         help="serial: one thread; inline: a policy in each actor; shared: policy workers; "
-        "auto chooses by machine",
+        "remote: on several hosts; auto chooses by machine",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        help="who starts what runs on other hosts: processes of this machine, ray, slurm, or you "
+        "(manual: `srl worker` on each)",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="this machine's address for other hosts, with or without a port (10.0.0.1:5555)",
+    )
+    parser.add_argument(
+        "--address", metavar="CLUSTER", help="the Ray cluster, for --launcher ray (auto, HOST:PORT)"
     )
     parser.add_argument(
         "--steps", type=number, metavar="N", help="environment steps to train on (200_000, 1e6, 2M)"

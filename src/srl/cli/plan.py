@@ -11,6 +11,7 @@ _EXAMPLES = """
 srl plan cartpole
 srl plan simple_tag --layout shared --output tag.svg
 srl plan cartpole --layout shared --set actor.count=4
+srl plan cartpole --layout remote --set 'hosts={a: [actor], b: [policy]}'
 """
 
 
@@ -29,7 +30,9 @@ def _plan(args: argparse.Namespace) -> int:
     from srl.cli.plan_text import describe_plan
     from srl.envs.registry import probe
     from srl.errors import ConfigError
-    from srl.launch.plan import available_cores, choose_device, make_plan, settle
+    from srl.experiment import build_graph
+    from srl.launch.placement import spread
+    from srl.launch.plan import available_cores, choose_device, make_plan, process_names, settle
     from srl.overrides import parse_pairs
     from srl.run import assemble
 
@@ -37,7 +40,8 @@ def _plan(args: argparse.Namespace) -> int:
     device = choose_device(experiment.trainer.device)
     settled = settle(experiment, available_cores(), device)
     plan, _ = make_plan(settled, probe(settled.env), device)
-    print(describe_plan(plan))
+    where = spread(process_names(build_graph(settled), settled.layout), settled.hosts)
+    print(describe_plan(plan, where))
     if args.output:
         output = Path(args.output)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from srl.cli.plan_facts import (
     age_text,
     agent_text,
@@ -19,8 +21,8 @@ _SHOWN = 4
 """Names of workers that a line spells out."""
 
 
-def describe_plan(plan: Plan) -> str:
-    """The whole plan as lines of text."""
+def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
+    """The whole plan as lines of text; `where` is the host of each process."""
     sizes = region_bytes(plan)
     experiment = plan.experiment
     total = shared_bytes(plan)
@@ -32,9 +34,12 @@ def describe_plan(plan: Plan) -> str:
         "processes",
     ]
     width = max(len(process) for process in plan.processes)
+    far = max(len(host) for host in where.values()) if len(set(where.values())) > 1 else 0
     for process, workers in plan.processes.items():
         for number, worker in enumerate(workers):
             home = process if number == 0 else ""
+            if far:
+                home = f"{where[process] if number == 0 else '':<{far}}  {home:<{width}}"
             lines.append(f"  {home:<{width}}  {worker.name:<14}  {_does(plan, worker)}")
     lines += ["", "inference streams"]
     for key, stream in plan.inference.items():

@@ -21,6 +21,7 @@ srl train LunarLander-v3 --until 'return>=200' --set actor.envs=32
 srl train envpool:Pong-v5 --steps 2M --set algorithm.learning_rate=5e-4
 srl train my_env.py:MyEnv --env-arg size=8 --seconds 60
 srl train cartpole --seeds 5 --run-dir runs/cartpole
+srl train cartpole --layout remote      (the same on several hosts; here: agents on this machine)
 srl train cartpole --run-dir runs/a     (again: goes on; --fresh: starts over)
 """
 
@@ -82,10 +83,15 @@ def _train(args: argparse.Namespace) -> int:
 
     if args.seeds is not None and args.seeds < 1:
         raise ConfigError(f"--seeds: expected at least 1, got {args.seeds}.")
+    settings = parse_pairs(args.set, "--set")
+    if args.address is not None:
+        settings["ray.address"] = args.address
     experiment = assemble(
         args.target,
         algorithm=args.algorithm,
         layout=args.layout,
+        launcher=args.launcher,
+        listen=args.listen,
         steps=args.steps,
         seconds=args.seconds,
         until=args.until,
@@ -93,7 +99,7 @@ def _train(args: argparse.Namespace) -> int:
         device=args.device,
         env_args=parse_pairs(args.env_arg, "--env-arg"),
         init_from=args.init_from,
-        set=parse_pairs(args.set, "--set"),
+        set=settings,
     )
     path = Path(args.run_dir) if args.run_dir else new_run_dir(experiment.name, experiment.seed)
     if args.seeds:
@@ -152,7 +158,9 @@ def _resume(args: argparse.Namespace) -> int:
     from srl.run import resume
 
     settings: dict[str, Any] = parse_pairs(args.set, "--set")
-    given = {key: getattr(args, key) for key in ("layout", "steps", "seconds", "until")}
+    keys = ("layout", "launcher", "listen", "steps", "seconds", "until")
+    given = {key: getattr(args, key) for key in keys}
+    given["ray.address"] = args.address
     settings |= {key: value for key, value in given.items() if value is not None}
     run = resume(args.directory, set=settings, quiet=args.quiet, begun=args.begun)
     return _report(run, args.quiet)

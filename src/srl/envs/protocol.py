@@ -49,12 +49,18 @@ class EnvConfig:
     """An environment step that takes longer ends the run with an error."""
     reset_timeout_seconds: float = 120.0
     """A reset (or construction) that takes longer ends the run with an error."""
+    failure_steps: int = 2000
+    """One failure (an exception, or a call that takes too long) in so many steps of a group is made
+    good: its environments are made anew, and its fragment is begun again. Environments that fail
+    before they have worked for so long, or more often, end the run with the error."""
+    max_failures: int = 10
+    """Failures that may come at once after many steps without any; 0 makes none good."""
 
     def __post_init__(self) -> None:
         for name in ("step_timeout_seconds", "reset_timeout_seconds"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"env.{name}: expected more than 0, got {getattr(self, name)}.")
-        for name in ("max_episode_steps", "threads"):
+        for name in ("max_episode_steps", "threads", "max_failures", "failure_steps"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"env.{name}: expected at least 0, got {getattr(self, name)}.")
 

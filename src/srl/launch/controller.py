@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -77,6 +78,8 @@ class Controller:
         self.ending: Ending | None = None
         self.suspended: set[str] = set()
         """Workers whose process the system has stopped: no call of theirs takes too long."""
+        self.tolerates: Callable[[str, str], bool] = lambda worker, text: False
+        """Asked about a worker whose environment takes too long: whether the run can go on."""
         self._until = parse_until(experiment.until) if experiment.until else None
         self._display = Display(
             experiment.name,
@@ -171,12 +174,16 @@ class Controller:
         if now < self._next_check:
             return
         self._next_check = now + 0.5
-        text = self.overdue_call()
-        if text:
-            raise EnvError(text)
+        found = self._find_overdue(None)
+        if found is not None and not self.tolerates(*found):
+            raise EnvError(found[1])
 
     def overdue_call(self, patience: float | None = None) -> str:
         """The environment call that takes longer than its limit (or `patience`), in words."""
+        found = self._find_overdue(patience)
+        return found[1] if found is not None else ""
+
+    def _find_overdue(self, patience: float | None) -> tuple[str, str] | None:
         config: EnvConfig = self.experiment.env
         now = time.monotonic_ns()
         for name, row in self.board.rows.items():
@@ -191,12 +198,12 @@ class Controller:
             if seconds > (limit if patience is None else min(limit, patience)):
                 index = row.get("env_index")
                 which = f"environment {index}" if index >= 0 else "its environments"
-                return (
+                return name, (
                     f"{name}: {which} has been in {activity}() for {seconds:.0f} s; at most "
                     f"{limit:g} s were expected. Find out why it hangs, or raise it with "
                     f"--set {setting}=..."
                 )
-        return ""
+        return None
 
     # -- where the time went -----------------------------------------------------------------------
 

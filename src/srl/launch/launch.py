@@ -19,11 +19,16 @@ from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph, check_graph
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.controller import Controller, Ending
+from srl.launch.fleet import Fleet
+from srl.launch.head import Head
+from srl.launch.joining import host_requests, make_engine
+from srl.launch.placement import Placed, Placement
+from srl.launch.places import HOME
 from srl.launch.plan import (
-    Placed,
     algorithm_settings,
     available_cores,
     choose_device,
+    first_processes,
     make_plan,
     network_settings,
     process_names,
@@ -114,15 +119,33 @@ class _Launch:
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
         placed = process_names(graph, self.experiment.layout)
-        modules = _modules(placed, self.experiment)
+        placement = Placement(placed, self.experiment.hosts)
         with self.signals.held():
-            processes = ProcessRun(modules, self.directory.path, self.signals)
+            processes = ProcessRun(
+                self._fleet(placed, placement), self.directory.path, self.signals
+            )
             started.callback(processes.close)
         everyone_learns = all(p.mode == "train" for p in self.experiment.policies.values())
-        plan, policies = self._plan(processes, _planner(placed) if everyone_learns else "")
+        planner = _planner(placed, placement) if everyone_learns else ""
+        plan, policies = self._plan(processes, planner)
         controller = self._controller(plan, policies, processes.arena, store, note)
         processes.attach(controller, self.checkpoint)
         return controller, processes
+
+    def _fleet(self, placed: Placed, placement: Placement) -> Fleet:
+        """The processes of this host, started; and a place where others join, if there are any."""
+        experiment, path = self.experiment, self.directory.path
+        head = None
+        if experiment.hosts or experiment.listen:
+            engine = make_engine(experiment, path)
+            head = Head(experiment, path, engine, host_requests(experiment, placed, placement))
+        try:
+            wanted = first_processes(placed)
+            return Fleet(_modules(placed, experiment), placement, wanted, path, head)
+        except BaseException:
+            if head is not None:
+                head.close()
+            raise
 
     def _plan(
         self, processes: ProcessRun | None = None, planner: str = ""
@@ -149,7 +172,7 @@ class _Launch:
                     device=self.device,
                     base_versions=versions,
                     weights=weights,
-                    folder=str(processes.folder.path),
+                    folder=str(processes.fleet.folder.path),
                 ),
             )
         else:
@@ -283,9 +306,12 @@ def _modules(placed: Placed, experiment: Experiment) -> dict[str, tuple[str, ...
     return modules
 
 
-def _planner(placed: Placed) -> str:
-    """The first process that trains, or none."""
-    return next((p for p, members in placed.items() if any(g.trains for _, g, _ in members)), "")
+def _planner(placed: Placed, placement: Placement) -> str:
+    """The first process of this host that trains, or none."""
+    for process, members in placed.items():
+        if placement.preferred[process] == HOME and any(g.trains for _, g, _ in members):
+            return process
+    return ""
 
 
 @contextmanager

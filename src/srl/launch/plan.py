@@ -18,6 +18,7 @@ from srl.data.spec import AgentSpec, EnvSpec
 from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, WorkerGroup, assign_agents, build_graph, check_graph
+from srl.launch.placement import DEFAULT_HOSTS, Placed, spread
 from srl.resolve import path_of, resolve
 from srl.services.parameters import ParameterSpec
 from srl.settings import convert, to_plain
@@ -63,14 +64,18 @@ def choose_device(wanted: str) -> str:
 def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     """Replaces every `auto` and 0 by what suits the machine."""
     layout = experiment.layout
-    if layout == "auto" and cores == 1:
+    if layout == "serial" and experiment.hosts:
+        raise ConfigError("layout: expected one with processes where there are hosts, got serial.")
+    if layout == "auto" and experiment.hosts:
+        layout = "remote"
+    elif layout == "auto" and cores == 1:
         layout = "serial"
     elif layout == "auto":
         layout = "shared" if device.startswith("cuda") else "inline"
     actor = experiment.actor
     # One core is left for the trainer; the other processes take turns on the rest.
     wanted = 1 if layout == "serial" else actor.count or max(1, cores - 1)
-    groups = actor.groups or (2 if layout == "shared" else 1)
+    groups = actor.groups or (2 if layout in ("shared", "remote") else 1)
     if not actor.groups and actor.envs % (wanted * groups):
         groups = 1
     count = wanted
@@ -82,9 +87,11 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
             f"actor.envs: expected a multiple of actor.count x actor.groups = {count} x {groups}, "
             f"got {actor.envs}. Change one of the three."
         )
+    hosts = experiment.hosts or (DEFAULT_HOSTS if layout == "remote" else {})
     return dataclasses.replace(
         experiment,
         layout=layout,
+        hosts=hosts,
         actor=dataclasses.replace(actor, count=count, groups=groups),
         trainer=dataclasses.replace(
             experiment.trainer, count=1 if layout == "serial" else experiment.trainer.count
@@ -92,18 +99,23 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     )
 
 
-Placed = dict[str, list[tuple[str, WorkerGroup, int]]]
-"""Processes, and the workers that each hosts: (group name, group, index)."""
-
-
 def process_names(graph: Graph, layout: str) -> Placed:
     """Where each worker of the graph runs."""
     placed: Placed = {}
     for name, group in graph.workers.items():
-        for index in range(group.count):
+        for index in range(group.capacity):
             home = f"{group.beside or name}-{index}" if layout != "serial" else SERIAL_PROCESS
             placed.setdefault(home, []).append((name, group, index))
     return placed
+
+
+def first_processes(placed: Placed) -> set[str]:
+    """The processes that a run begins with; the others are room for more."""
+    return {
+        process
+        for process, members in placed.items()
+        if any(index < group.count for _, group, index in members)
+    }
 
 
 def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, PolicyPlan]:
@@ -166,6 +178,7 @@ def make_plan(
     }
     modules = {name: build_policy(draft, experiment.seed) for name, draft in drafts.items()}
     placed = process_names(graph, experiment.layout)
+    where = spread(placed, experiment.hosts)
     workers = [
         _worker(name, group, index, process)
         for process, members in placed.items()
@@ -195,9 +208,9 @@ def make_plan(
         num_groups=actor.groups,
         device=device,
         policies=policies,
-        inference=_inference(policies, modules, workers, envs, actor.groups),
+        inference=_inference(policies, modules, workers, where, envs, actor.groups),
         samples=_samples(
-            experiment, graph, env_spec, policies, modules, workers, base_versions or {}
+            experiment, graph, env_spec, policies, modules, workers, where, base_versions or {}
         ),
         workers=tuple(workers),
     )
@@ -220,6 +233,7 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         follows=group.follows,
         settings=group.settings,
         restarts=group.restarts,
+        max_restarts=group.max_restarts,
         threads=group.threads,
         # What trainers learn together the first of them writes.
         in_every_checkpoint=resolve(group.kind).in_every_checkpoint
@@ -227,15 +241,18 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
     )
 
 
-def _carrier(ends: list[WorkerPlan]) -> Carrier:
-    """The fastest carrier for where the ends are."""
-    return "inline" if len({end.process for end in ends}) == 1 else "shm"
+def _carrier(ends: list[WorkerPlan], where: dict[str, str]) -> Carrier:
+    """The fastest carrier for where the ends are; `where` is the host of each process."""
+    if len({end.process for end in ends}) == 1:
+        return "inline"
+    return "shm" if len({where[end.process] for end in ends}) == 1 else "tcp"
 
 
 def _inference(
     policies: dict[str, PolicyPlan],
     modules: dict[str, Policy],
     workers: list[WorkerPlan],
+    where: dict[str, str],
     envs: int,
     groups: int,
 ) -> dict[str, InferencePlan]:
@@ -259,7 +276,7 @@ def _inference(
         for key, askers, answerers in instances:
             plans[key] = InferencePlan(
                 policy=name,
-                carrier=_carrier([*askers, *answerers]),
+                carrier=_carrier([*askers, *answerers], where),
                 clients=tuple(w.name for w in askers),
                 servers=tuple(w.name for w in answerers),
                 spec=InferenceSpec(
@@ -283,6 +300,7 @@ def _samples(
     policies: dict[str, PolicyPlan],
     modules: dict[str, Policy],
     workers: list[WorkerPlan],
+    where: dict[str, str],
     base_versions: dict[str, int],
 ) -> dict[str, SamplePlan]:
     actor = experiment.actor
@@ -299,7 +317,7 @@ def _samples(
         lanes = actor.count * actor.groups
         plans[name] = SamplePlan(
             policy=node.policy,
-            carrier=_carrier([*writers, *readers]),
+            carrier=_carrier([*writers, *readers], where),
             writers=tuple(w.name for w in writers),
             readers=tuple(w.name for w in readers),
             spec=SampleSpec(
@@ -317,7 +335,7 @@ def _samples(
                     cut=sampling.cut,
                     turn_based=env_spec.turn_based,
                 ),
-                slots=experiment.sample.slots or 2 * lanes,
+                slots=experiment.sample.slots or 2 * max(lanes, actor.groups * len(writers)),
                 writers=tuple(w.process for w in writers),
                 readers=tuple(w.process for w in readers),
                 delivery=node.delivery,

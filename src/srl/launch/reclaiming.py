@@ -13,13 +13,15 @@ def reclaim(plan: Plan, arena: Arena, process: str) -> None:
     """Frees what a process held. Only for one that was reaped: its death is certain."""
     for member in plan.processes[process]:
         for asked in plan.inference.values():
-            if asked.carrier != "shm":
+            if asked.carrier == "inline":
                 continue
             if member.name in asked.servers:
                 reclaim_server(asked.spec, arena, asked.servers.index(member.name))
             if member.name in asked.clients:
                 reclaim_client(asked.spec, arena, asked.clients.index(member.name))
         for stream in plan.samples.values():
+            if stream.carrier == "inline":
+                continue
             if member.name in stream.writers:
                 reclaim_writer(stream.spec, arena, stream.writers.index(member.name))
             if member.name in stream.readers:

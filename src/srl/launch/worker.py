@@ -1,7 +1,8 @@
 """A worker process: `python -m srl.launch.worker NAME`, with its orders as JSON on standard input.
 
 It is started before the plan is ready, so that imports run beside planning. Standard input stays
-open for as long as the parent lives: its end tells the process to finish by itself.
+open for as long as the parent lives: its end tells the process to finish by itself, and everyone
+else on the host too. A line `leave` tells the process alone to finish.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +41,8 @@ from srl.workers.worker import Current, Host, Worker
 
 ORPHAN_SECONDS = 5.0
 """How long a process without a parent may take to finish by itself."""
+LEAVE = b"leave\n"
+"""What makes a process finish by itself while the run goes on."""
 
 
 class Orders(msgspec.Struct, tag=True, kw_only=True):
@@ -50,6 +54,32 @@ class Orders(msgspec.Struct, tag=True, kw_only=True):
     run_dir: str
     checkpoint: str = ""
     incarnation: int = 0
+    gated: bool = False
+    """Whether the run has other hosts, so that some processes are reached through the gate."""
+    lazy: bool = False
+    """Whether memory is taken as it is used, on a host that uses only part of it."""
+
+
+class _Input:
+    """Standard input as lines. Read without Python's own buffers: a thread that waits in those
+    keeps the interpreter from ending well."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
+        self._part = bytearray()
+
+    def line(self) -> bytes:
+        """The next line, or nothing when the parent is gone."""
+        while not self._lines:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return b""
+            *whole, rest = data.split(b"\n")
+            for piece in whole:
+                self._lines.append(bytes(self._part) + piece + b"\n")
+                self._part.clear()
+            self._part += rest
+        return self._lines.popleft()
 
 
 def checkpoint_path(folder: Path) -> Path:
@@ -71,12 +101,13 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     current = Current(sys.argv[1])
-    while line := sys.stdin.buffer.readline():
+    source = _Input()
+    while line := source.line():
         message = msgspec.json.decode(line, type=Draft | Orders)
         folder = Path(message.folder)
         try:
             if isinstance(message, Orders):
-                _run(message, folder, current)
+                _run(message, folder, current, source)
                 break
             write_answer(message)
         except SrlError as error:
@@ -96,13 +127,14 @@ def _leave(folder: Path, process: str, worker: str, error: Exception, *, expecte
         failure_path(folder, process).write_bytes(msgspec.json.encode(failure))
 
 
-def _run(orders: Orders, folder: Path, current: Current) -> None:
+def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None:
     plan = orders.plan
     members = plan.processes[orders.process]
-    shared = ShmArena(folder, orders.process)
+    shared = ShmArena(folder, orders.process, gated=orders.gated, lazy=orders.lazy)
     board = Board(shared, tuple(worker.name for worker in plan.workers))
     bell = Bell(folder, orders.process)
-    threading.Thread(target=_outlive, args=(board, shared), daemon=True).start()
+    leaving = threading.Event()
+    threading.Thread(target=_listen, args=(source, board, leaving, shared), daemon=True).start()
     _prepare_torch(max(member.threads for member in members))
     metrics = SocketMetrics(folder)
     names = Names(folder)
@@ -123,6 +155,7 @@ def _run(orders: Orders, folder: Path, current: Current) -> None:
             current=current,
         )
         host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
+        host.leaving = leaving.is_set
         _restore(orders, [worker for worker in workers if worker.in_every_checkpoint])
         host.run()
     except BaseException:
@@ -181,11 +214,15 @@ def _prepare_torch(threads: int) -> None:
         keep_large_buffers()
 
 
-def _outlive(board: Board, shared: ShmArena) -> None:
-    """Waits for the parent's end; then stops the process, kindly and soon after for certain."""
-    # Not through sys.stdin: a thread that waits in it keeps the interpreter from ending well.
-    while os.read(0, 4096):
-        pass
+def _listen(source: _Input, board: Board, leaving: threading.Event, shared: ShmArena) -> None:
+    """Hears that the process is to leave, or that the parent is gone; then it stops the host's
+    processes, kindly and this one soon after for certain."""
+    while line := source.line():
+        if line == LEAVE:
+            leaving.set()
+            bell = ShmArena(shared.folder, "")
+            bell.ring(shared.process)
+            bell.close()
     board.stop = True
     time.sleep(ORPHAN_SECONDS)
     os._exit(4)

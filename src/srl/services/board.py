@@ -22,7 +22,7 @@ WAITS = (
 )  # fmt: skip
 COUNTERS = (
     "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
-    "minibatches", "policy_version", "lost_updates",
+    "minibatches", "policy_version", "lost_updates", "env_failures",
 )  # fmt: skip
 
 _FIELDS = (
@@ -33,6 +33,8 @@ _FIELDS = (
 )  # fmt: skip
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _BUSY = _INDEX["busy_ns"]
+_TIMES = (_INDEX["heartbeat_ns"], _INDEX["since_ns"])
+ROW_BYTES = 8 * len(_FIELDS)
 _ACTIVITY_CODE = {name: i for i, name in enumerate(ACTIVITIES)}
 
 
@@ -77,6 +79,16 @@ class BoardRow:
     def activity(self) -> str:
         """What the worker said it is doing."""
         return ACTIVITIES[self.get("activity")]
+
+    def dump(self) -> bytes:
+        """The whole row, for a board on another host."""
+        return bytes(self._cells)
+
+    def load(self, row: bytes, shift_ns: int) -> None:
+        """Takes over a row from another host, whose clock is `shift_ns` behind this one's."""
+        self._cells[:] = np.frombuffer(row, np.int64).data
+        for field in _TIMES:
+            self._cells[field] += shift_ns
 
 
 class Board:

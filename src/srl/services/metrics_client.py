@@ -156,11 +156,15 @@ class MetricsServer:
 
     def receive(self) -> list[Message]:
         """All messages that have arrived."""
-        messages = []
+        return [decode(data) for data in self.datagrams()]
+
+    def datagrams(self) -> list[bytes]:
+        """All messages that have arrived, as they came."""
+        found = []
         with suppress(BlockingIOError):
             while True:
-                messages.append(decode(self._socket.recv(1 << 18)))
-        return messages
+                found.append(self._socket.recv(1 << 18))
+        return found
 
     def close(self) -> None:
         """Stops listening."""

@@ -11,20 +11,27 @@ else is to be done. An actor never imports torch.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from srl.data.records import EnvStep
 from srl.data.tree import Tree
-from srl.envs.protocol import BackgroundGroup, EnvGroup
-from srl.errors import ConfigError
+from srl.envs.protocol import BackgroundGroup, EnvConfig, EnvGroup
+from srl.errors import ConfigError, EnvError
+from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
 from srl.workers.lane import Ended, Lane
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+
+_OTHER_SEEDS = 100_003
+_TOLD_FAILURES = 10
+"""Later failures of environments are counted, and only now and then told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +42,10 @@ class ActorConfig:
     """Environments in all actors together; with the fragment's length this is the batch."""
     count: int = 0
     """Actor workers; 0 chooses by layout and cores."""
+    max_count: int = 0
+    """Room for so many actors, for `srl scale`; 0 has none beyond `count`."""
+    max_restarts: int = -1
+    """How often a killed actor is started again; -1 is as `max_restarts` says."""
     groups: int = 0
     """Groups in each actor's ring: one is stepped while others wait for their actions; 0 chooses by
     layout."""
@@ -42,7 +53,7 @@ class ActorConfig:
     def __post_init__(self) -> None:
         if self.envs < 1:
             raise ConfigError(f"actor.envs: expected at least 1, got {self.envs}.")
-        for name in ("count", "groups"):
+        for name in ("count", "groups", "max_count"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"actor.{name}: expected at least 0, got {getattr(self, name)}.")
 
@@ -50,11 +61,25 @@ class ActorConfig:
 class Group:
     """Environments that step together, with a lane for each policy."""
 
-    def __init__(self, envs: EnvGroup, lanes: list[Lane], seed: int) -> None:
+    def __init__(
+        self,
+        envs: EnvGroup,
+        lanes: list[Lane],
+        seed: int,
+        make: Callable[[], EnvGroup] | None = None,
+        config: EnvConfig | None = None,
+    ) -> None:
+        """With `make` and `config`, environments that fail now and then are made anew."""
         self.envs = envs
         self.lanes = lanes
         self.seed = seed
         self.started = False
+        self.ticks = 0
+        """Since the last failure."""
+        self._make = make
+        self._config = config
+        self._credit = 0
+        """Steps that speak for the environments: a failure costs `failure_steps` of them."""
         self._background = envs if isinstance(envs, BackgroundGroup) else None
         self._actions = {lane.policy: lane.action for lane in lanes}
 
@@ -86,6 +111,27 @@ class Group:
         """Waits for a tick that was begun."""
         assert self._background is not None
         return self._background.finish()
+
+    def begin_again(self) -> bool:
+        """Makes the environments anew after a failure; False if they fail too often for that."""
+        config = self._config
+        if config is None or self._make is None or not config.max_failures:
+            return False
+        earned = self._credit + self.ticks * self.envs.num_envs
+        self._credit = min(earned, config.max_failures * config.failure_steps)
+        self._credit -= config.failure_steps
+        self.ticks = 0
+        if self._credit < 0:
+            return False
+        self.envs.close()
+        self.envs = self._make()
+        self._background = self.envs if isinstance(self.envs, BackgroundGroup) else None
+        self.started = False
+        # Other episodes than those that led to the failure.
+        self.seed += _OTHER_SEEDS
+        for lane in self.lanes:
+            lane.begin_again()
+        return True
 
 
 class ActorWorker(Worker):
@@ -136,7 +182,8 @@ class ActorWorker(Worker):
             ]
             first_env = (context.worker.index * plan.num_groups + index) * plan.envs_per_group
             seed = int(plan.experiment["seed"]) * 1_000_003 + first_env
-            groups.append(Group(context.env_group(plan.envs_per_group), lanes, seed))
+            make = functools.partial(context.env_group, plan.envs_per_group)
+            groups.append(Group(make(), lanes, seed, make, context.settings("env", EnvConfig)))
         return cls(context.name, groups, context.metrics)
 
     def step(self) -> Progress | Wait:
@@ -166,7 +213,7 @@ class ActorWorker(Worker):
             return MADE
         if self._stepping:
             group = self._stepping.popleft()
-            self._observe(group, group.finish())
+            self._tick(group, group.finish)
             return MADE
         return self._waits[waits_for]
 
@@ -174,7 +221,24 @@ class ActorWorker(Worker):
         if len(self.groups) > 1 and group.begin():
             self._stepping.append(group)
         else:
-            self._observe(group, group.step())
+            self._tick(group, group.step)
+
+    def _tick(self, group: Group, step: Callable[[], dict[str, EnvStep]]) -> None:
+        """One tick; environments that fail now and then are made anew."""
+        try:
+            steps = step()
+        except EnvError as error:
+            if not group.begin_again():
+                raise
+            self.row.enter("running")
+            self.row.add("count_env_failures", 1)
+            failures = self.row.get("count_env_failures")
+            if failures < _TOLD_FAILURES or failures % 100 == 0:
+                text = f"{error} Made anew ({failures} failures so far)."
+                self._metrics.send(Note(self.name, "warning", text))
+            return
+        group.ticks += 1
+        self._observe(group, steps)
 
     def _observe(self, group: Group, steps: dict[str, EnvStep]) -> None:
         acted = 0

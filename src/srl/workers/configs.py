@@ -14,6 +14,10 @@ class InferenceConfig:
 
     count: int = 1
     """Policy workers in the `shared` layout; in `inline` each actor has its own."""
+    max_count: int = 0
+    """Room for so many policy workers, for `srl scale`; 0 has none beyond `count`."""
+    max_restarts: int = -1
+    """How often a killed policy worker is started again; -1 is as `max_restarts` says."""
     device: str = ""
     """Where they compute; empty takes the trainer's device."""
     threads: int = 1
@@ -43,6 +47,8 @@ class TrainerConfig:
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes cuda when there is one."""
     threads: int = 1
     """Torch threads of each trainer."""
+    max_restarts: int = -1
+    """How often a killed trainer is started again; -1 is as `max_restarts` says."""
 
     def __post_init__(self) -> None:
         for name in ("count", "threads"):
@@ -66,6 +72,8 @@ class EvaluatorConfig:
     """Time between the starts of two evaluations."""
     explore: float = 0.0
     """0 plays greedily, 1 samples from the policy as training does."""
+    max_restarts: int = -1
+    """How often a killed evaluator is started again; -1 is as `max_restarts` says."""
 
     def __post_init__(self) -> None:
         for name, least in (("count", 0), ("episodes", 1), ("envs", 1)):

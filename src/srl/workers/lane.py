@@ -171,6 +171,19 @@ class Lane:
         self.slot = None
         self.phase = "claim"
 
+    def begin_again(self) -> None:
+        """Forgets the episodes under way, and begins the fragment again in the slot it has."""
+        if self.writer is not None and self.slot is not None:
+            self.writer = FragmentWriter(self.writer.spec)
+            self.writer.open(self.slot.trajectory)
+        self.phase = "ready"
+        self.needs, self.num_needed = None, 0
+        self._turn.fill(False)
+        self._first.fill(False)
+        self._any_first, self._all_turn, self._uncounted = True, False, 0
+        self._episode_return.fill(0.0)
+        self._episode_length.fill(0)
+
     def _write_request(self, step: EnvStep) -> None:
         rows, mask = self.needs, self.request.action_mask
         for target, source, stack in zip(self._seen, leaves(step.obs), self._stacks, strict=True):

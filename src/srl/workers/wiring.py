@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from srl.algorithms.protocol import Algorithm
     from srl.policies.protocol import Policy
 
-Carrier = Literal["inline", "shm"]
+Carrier = Literal["inline", "shm", "tcp"]
+"""`tcp`: some ends are on other hosts. Each host has the stream in its own shared memory, and gates
+carry it between them."""
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     follows: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     restarts: bool = True
+    max_restarts: int = -1
     threads: int = 1
     in_every_checkpoint: bool = False
     """As its class says; the controller waits for its part of a checkpoint."""
@@ -169,7 +172,7 @@ class Context:
         match carrier:
             case "inline":
                 return self.local
-            case "shm":
+            case "shm" | "tcp":
                 return self.shared
 
     def inference_client(self, policy: str) -> InferenceClient:

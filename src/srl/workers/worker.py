@@ -136,19 +136,24 @@ class Host:
         """The worker that the next round begins with."""
         self._last_cpu_ns = time.process_time_ns()
         self._next_cpu_ns = 0
+        self.leaving: Callable[[], bool] = lambda: False
+        """Whether this process alone is to finish, while the run goes on."""
         for worker in self.workers:
-            worker.stopping = lambda: board.stop  # type: ignore[method-assign]
+            worker.stopping = self._stopping  # type: ignore[method-assign]
 
     @property
     def done(self) -> bool:
         """No worker has anything left to do."""
         return len(self._done) == len(self.workers)
 
+    def _stopping(self) -> bool:
+        return self._board.stop or self.leaving()
+
     def run(self) -> None:
         """The loop of a worker process."""
         for worker in self.workers:
             worker.row.enter("running")
-        while not self._board.stop and not self.done:
+        while not self._stopping() and not self.done:
             wait = self.round()
             if wait is not None:
                 for worker in self.workers:

@@ -1,0 +1,108 @@
+"""Worker processes on this host: the launcher's own at home, and an agent's on its host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from srl.arena.shm import ShmArena, bump_placement, make_bell, remove_bell
+from srl.launch.children import Children, is_stopped
+from srl.launch.places import Exit
+from srl.launch.planning import Draft
+from srl.launch.reclaiming import reclaim
+from srl.launch.worker import LEAVE, Orders
+from srl.workers.wiring import Plan
+
+WORKER_MODULE = "srl.launch.worker"
+
+
+class LocalPlace:
+    """This host's worker processes. A dead one's slots are taken back before its end is told."""
+
+    def __init__(self, name: str, arena: ShmArena, logs: Path | None, *, gated: bool) -> None:
+        """`gated` where the run has other hosts: then a process's bell says that it is here."""
+        self.name = name
+        self.children = Children(arena.folder, logs)
+        self._arena = arena
+        self._gated = gated
+        self._plan: Plan | None = None
+        self._run_dir = ""
+        self._lazy = False
+
+    def attach(self, plan: Plan, run_dir: str, *, lazy: bool = False) -> None:
+        """Says what the processes are to do; `lazy` where the host uses only part of the memory."""
+        self._plan = plan
+        self._members = plan.processes
+        self._run_dir = run_dir
+        self._lazy = lazy
+
+    @property
+    def processes(self) -> Iterable[str]:
+        """Those that run here."""
+        return list(self.children.living)
+
+    def start(self, process: str, incarnation: int, modules: tuple[str, ...]) -> None:
+        """Starts a worker process."""
+        if self._gated:
+            make_bell(self._arena.folder, process)
+            bump_placement(self._arena.folder)
+        self.children.start(process, incarnation, WORKER_MODULE, process, *modules)
+
+    def draft(self, process: str, draft: Draft) -> None:
+        """Asks a process for a plan."""
+        self.children.tell(process, draft)
+
+    def order(self, process: str, checkpoint: str) -> None:
+        """Gives a process its part of the plan."""
+        child = self.children.living.get(process)
+        if child is None:
+            return
+        assert self._plan is not None
+        orders = Orders(
+            plan=self._plan,
+            process=process,
+            folder=str(self._arena.folder),
+            run_dir=self._run_dir,
+            checkpoint=checkpoint,
+            incarnation=child.incarnation,
+            gated=self._gated,
+            lazy=self._lazy,
+        )
+        self.children.tell(process, orders)
+
+    def kill(self, process: str) -> None:
+        """Ends a process at once."""
+        child = self.children.living.get(process)
+        if child is not None:
+            child.process.kill()
+
+    def leave(self, process: str) -> None:
+        """Lets a process finish by itself."""
+        child = self.children.living.get(process)
+        if child is not None:
+            child.say(LEAVE)
+
+    def exits(self) -> list[Exit]:
+        """Those that have ended since the last time."""
+        found = self.children.exits()
+        for ended in found:
+            if self._gated:
+                remove_bell(self._arena.folder, ended.process)
+                bump_placement(self._arena.folder)
+            if ended.code != 0 and self._plan is not None and ended.process in self._members:
+                reclaim(self._plan, self._arena, ended.process)
+        return found
+
+    def is_alive(self, process: str) -> bool:
+        """Whether a process runs here."""
+        return self.children.is_alive(process)
+
+    def pid(self, process: str) -> int:
+        """Its number, 0 if it does not run here."""
+        child = self.children.living.get(process)
+        return child.process.pid if child is not None else 0
+
+    def is_stopped(self, process: str) -> bool:
+        """Whether the system has stopped it."""
+        pid = self.pid(process)
+        return bool(pid) and is_stopped(pid)

@@ -1,0 +1,85 @@
+"""Checkpoints of a run in processes: asked for, waited for, and made whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from srl.launch.controller import Controller
+from srl.launch.fleet import Fleet
+from srl.launch.worker import checkpoint_path
+from srl.services.messages import Note
+from srl.workers.wiring import WorkerPlan
+
+
+class Saving:
+    """Asks the trainers for their parts, and commits when all are there."""
+
+    def __init__(self, controller: Controller, fleet: Fleet) -> None:
+        self._controller = controller
+        self._fleet = fleet
+        self._kept = [w for w in controller.plan.workers if w.in_every_checkpoint]
+        self._pending: tuple[int, Path] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether parts are awaited."""
+        return self._pending is not None
+
+    def step(self) -> None:
+        """Asks for a checkpoint when it is time, and commits one that is written."""
+        if self._pending is None:
+            if self._controller.checkpoint_due():
+                self.ask()
+            return
+        number, folder = self._pending
+        if self._written(number):
+            self._pending = None
+            # Workers that are started again go on from the newest one.
+            self._commit(number, folder)
+
+    def _commit(self, number: int, folder: Path) -> None:
+        made = self._controller.commit_checkpoint(number, folder, exact=False)
+        self._fleet.checkpoint = str(made.path)
+
+    def ask(self) -> None:
+        """Asks for a checkpoint, unless one is under way or trainers have not started: before that
+        there is nothing to write."""
+        rows = self._controller.board.rows
+        ready = all(rows[w.name].activity in ("running", "waiting") for w in self._kept if w.trains)
+        if self._pending is not None or not ready:
+            return
+        number, folder = self._controller.begin_checkpoint()
+        checkpoint_path(self._fleet.folder.path).write_text(str(folder.absolute()))
+        self._controller.board.checkpoint = number
+        self._pending = (number, folder)
+        self._fleet.notify(self._controller.board)
+
+    def _written(self, number: int) -> bool:
+        rows = self._controller.board.rows
+        return all(rows[worker.name].get("checkpoint") >= number for worker in self._writers())
+
+    def _writers(self) -> list[WorkerPlan]:
+        """Workers whose parts make a checkpoint whole; one that has finished writes none."""
+        return [w for w in self._kept if w.trains or self._fleet.is_alive(w.process)]
+
+    def finish(self, seconds: float, pause: Callable[[], None]) -> list[str]:
+        """Waits for the parts that are pending, and gives the checkpoint up if a writer ends or is
+        slow; those that ended are returned."""
+        if self._pending is None:
+            return []
+        (number, folder), self._pending = self._pending, None
+        deadline = time.monotonic() + seconds
+        writers = {worker.process for worker in self._writers()}
+        gone: list[str] = []
+        while not self._written(number) and not gone and time.monotonic() < deadline:
+            pause()
+            gone = [name for name in writers if not self._fleet.is_alive(name)]
+        if self._written(number):
+            self._commit(number, folder)
+            return []
+        self._controller.store.abort(folder)
+        text = "the last checkpoint was not written in time"
+        self._controller.collector.add(Note("controller", "warning", text))
+        return gone

@@ -1,0 +1,201 @@
+"""A host's stay in a run, from its agent's side: folder, processes, gate, reports."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from srl.arena.shm import GATE, RunFolder, ShmArena
+from srl.launch.control import (
+    Beat,
+    Book,
+    Brief,
+    Channel,
+    Exited,
+    GateIs,
+    Kill,
+    Leave,
+    Message,
+    Notice,
+    Order,
+    Output,
+    Ready,
+    Reports,
+    Row,
+    Start,
+    Started,
+    Welcome,
+)
+from srl.launch.gatekeeper import GateKeeper
+from srl.launch.local import LocalPlace
+from srl.launch.planning import CONTROLLER
+from srl.launch.worker import checkpoint_path
+from srl.services.board import Board
+from srl.services.metrics_client import MetricsServer
+from srl.workers.wiring import Plan, WorkerPlan
+
+BEAT_SECONDS = 0.25
+MAX_BACKLOG = 10_000
+"""Messages kept for a head that does not answer; reports and output beyond that are dropped."""
+EXIT_SECONDS = 0.8
+SESSION_FILE = ".session"
+"""By this file in the run directory an agent sees whether it has the head's own before it."""
+
+
+class Stay:
+    """What an agent has between its welcome and its goodbye."""
+
+    def __init__(self, welcome: Welcome, session: str, bind: str) -> None:
+        self.channel = Channel(session)
+        self.folder = RunFolder()
+        self._bind = bind
+        self._arena = ShmArena(self.folder.path, CONTROLLER, gated=True, lazy=True)
+        self._place = LocalPlace(welcome.name, self._arena, logs=None, gated=True)
+        self._keeper = GateKeeper(
+            self._place.children, self._arena, welcome.name, welcome.incarnation
+        )
+        self._server = MetricsServer(self.folder.path)
+        self._board: Board | None = None
+        self._members: dict[str, list[WorkerPlan]] = {}
+        self._next_beat = 0.0
+        self._hurried = False
+        self._ending = False
+
+    def fileno(self) -> int:
+        """Of the socket that its workers report to."""
+        return self._server.fileno()
+
+    # -- what the head asks for --------------------------------------------------------------------
+
+    def handle(self, message: Message) -> None:
+        """Does what the head asks for."""
+        match message:
+            case Brief():
+                self._take_brief(message)
+            case Start():
+                self._start(message)
+            case Order():
+                self._order(message)
+            case Kill() if self._runs(message):
+                self._place.kill(message.process)
+            case Leave() if self._runs(message):
+                self._place.leave(message.process)
+            case Notice():
+                self._notice(message)
+            case Book():
+                self._keeper.publish(message.peers)
+            case _:
+                pass
+
+    def _take_brief(self, brief: Brief) -> None:
+        plan = msgspec.json.decode(brief.plan, type=Plan)
+        self._board = Board(self._arena, tuple(worker.name for worker in plan.workers))
+        self._members = plan.processes
+        self._place.attach(plan, brief.run_dir, lazy=True)
+        self._keeper.start(plan, self._bind)
+        probe = ""
+        with suppress(OSError):
+            probe = (Path(brief.run_dir) / SESSION_FILE).read_text()
+        self.channel.post(Ready(sees_run_dir=probe == brief.probe))
+
+    def _runs(self, message: Kill | Leave | Order) -> bool:
+        child = self._place.children.living.get(message.process)
+        return child is not None and child.incarnation == message.incarnation
+
+    def _start(self, message: Start) -> None:
+        self._place.start(message.process, message.incarnation, message.modules)
+        pid = self._place.pid(message.process)
+        started = Started(process=message.process, incarnation=message.incarnation, pid=pid)
+        self.channel.post(started)
+
+    def _order(self, message: Order) -> None:
+        if not self._runs(message):
+            return
+        assert self._board is not None
+        for row in message.rows:
+            self._board.rows[row.worker].load(row.cells, 0)
+            self._board.rows[row.worker].enter("starting")
+        self._place.order(message.process, message.checkpoint)
+
+    def _notice(self, notice: Notice) -> None:
+        assert self._board is not None
+        if notice.checkpoint:
+            checkpoint_path(self.folder.path).write_text(notice.folder)
+            self._board.checkpoint = notice.checkpoint
+        self._board.stop = notice.stop
+        # Someone waits for what the workers do now.
+        self._hurried = notice.stop
+        self._ring_all()
+
+    def _ring_all(self) -> None:
+        for process in self._place.processes:
+            self._arena.ring(process)
+
+    # -- what the head is told ---------------------------------------------------------------------
+
+    def turn(self, now: float) -> None:
+        """Looks after the processes and queues what the head is to know."""
+        room = self.channel.backlog < MAX_BACKLOG
+        reports = tuple(self._server.datagrams())
+        if reports and room:
+            self.channel.post(Reports(reports))
+        ended = self._place.exits()
+        for process, text in self._place.children.output():
+            if room:
+                self.channel.post(Output(process, text))
+        for each in ended:
+            if each.process == GATE:
+                if not self._ending:
+                    self._keeper.replace(each.how)
+                continue
+            self.channel.post(
+                Exited(
+                    process=each.process,
+                    incarnation=each.incarnation,
+                    pid=each.pid,
+                    code=each.code,
+                    failure=each.failure,
+                )
+            )
+        up = self._keeper.news()
+        if up is not None:
+            self.channel.post(
+                GateIs(address=up.address, public_key=up.public_key, incarnation=up.incarnation)
+            )
+
+    def beat(self, now: float) -> Beat | None:
+        """A beat, when one is due."""
+        if now < self._next_beat and not self._hurried:
+            return None
+        self._next_beat = now + BEAT_SECONDS
+        now_ns = time.monotonic_ns()
+        rows, stopped = [], []
+        for name, child in self._place.children.living.items():
+            for member in self._members.get(name, ()):
+                assert self._board is not None
+                row = self._board.rows[member.name]
+                rows.append(Row(member.name, child.incarnation, row.dump()))
+                if now_ns - row.get("heartbeat_ns") > 1e9 and self._place.is_stopped(name):
+                    stopped.append(name)
+        return Beat(now_ns=now_ns, rows=tuple(rows), stopped=tuple(stopped))
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def end(self, seconds: float = EXIT_SECONDS) -> None:
+        """Ends every process, kindly at first, and tells of it."""
+        if self._board is not None:
+            self._board.stop = True
+            self._ring_all()
+        self._ending = True
+        self._place.children.end(seconds)
+        self.turn(time.monotonic())
+
+    def close(self) -> None:
+        """Ends what still runs and removes the folder."""
+        self._place.children.end(0.0)
+        self._server.close()
+        self._arena.close()
+        self.folder.remove()
