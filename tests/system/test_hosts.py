@@ -19,6 +19,7 @@ from test_worker_deaths import assert_books_add_up, replaced
 from srl.cli import main
 from srl.launch.status import Status, read_status
 
+pytest.importorskip("srl.launch.gate")
 Start = Callable[..., Training]
 COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 
@@ -207,9 +208,7 @@ def test_workers_join_and_leave_a_running_experiment(
     training.wait_for_updates(2)
 
     assert main(["scale", run, "actor=1"]) == 0
-    wait_for(
-        lambda: sum(w.startswith("actor") for w in training.workers()) == 1, 20.0, "one actor"
-    )
+    wait_for(lambda: sum(w.startswith("actor") for w in training.workers()) == 1, 20.0, "one actor")
     training.wait_for_updates(3)
 
     assert main(["scale", run, "actor=4"]) == 2
