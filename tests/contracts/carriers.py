@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,8 +20,12 @@ from srl.arena.shm import Bell, RunFolder, ShmArena
 from srl.data.records import Trajectory
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
-from srl.streams.inference import InferenceSpec
-from srl.streams.sample import SampleSpec, Slot
+from srl.services.parameters import ParameterSpec
+from srl.streams.inference import InferenceSpec, create_inference
+from srl.streams.sample import SampleSink, SampleSpec, Slot, create_sample
+
+if TYPE_CHECKING:
+    from hosts import TcpCarrier
 
 AGENT = AgentSpec(
     obs={"a": ArraySpec(shape=(2,)), "b": ArraySpec(dtype="uint8")}, action=Discrete(5)
@@ -41,6 +45,27 @@ class Carrier:
     def bell(self, process: str) -> Bell:
         assert self.folder is not None
         return Bell(self.folder, process)
+
+    def create(self, spec: SampleSpec | InferenceSpec | ParameterSpec) -> None:
+        """Makes a stream where its ends will be."""
+        _create(spec, self.open("controller"))
+
+    def agent(self, process: str) -> Arena:
+        """What whoever watches over a process sees: its host's memory."""
+        return self.open("controller")
+
+    def publish(self, version: int) -> None:
+        """Says at the owner of a sample stream which weights are the newest."""
+
+
+def _create(
+    spec: SampleSpec | InferenceSpec | ParameterSpec, arena: Arena, granted: bool = False
+) -> None:
+    match spec:
+        case SampleSpec():
+            create_sample(spec, arena, granted=granted)
+        case InferenceSpec():
+            create_inference(spec, arena)
 
 
 class InlineCarrier(Carrier):
@@ -77,12 +102,25 @@ class ShmCarrier(Carrier):
         self._run.remove()
 
 
+def make_carrier(name: str) -> InlineCarrier | ShmCarrier | TcpCarrier:
+    match name:
+        case "inline":
+            return InlineCarrier()
+        case "shm":
+            return ShmCarrier()
+        case _:
+            from hosts import TcpCarrier
+
+            return TcpCarrier()
+
+
 class Puppet:
     """A real process at one end of a stream, moved by the test one call at a time."""
 
-    def __init__(self, folder: Path, process: str) -> None:
+    def __init__(self, folder: Path, process: str, gated: bool = False) -> None:
+        script = str(Path(__file__).with_name("puppet.py"))
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("puppet.py")), str(folder), process],
+            [sys.executable, script, str(folder), process, *(["gated"] if gated else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -151,6 +189,11 @@ def inference_spec(**changes: Any) -> InferenceSpec:
 def plain(spec: SampleSpec | InferenceSpec) -> str:
     """A spec as a puppet is given it."""
     return msgspec.json.encode(spec).decode()
+
+
+def claim(sink: SampleSink, version: int = 0) -> Slot | None:
+    """A slot; where slots are granted by another host, the first look only asks for one."""
+    return sink.claim(version) or sink.claim(version)
 
 
 def fill(trajectory: Trajectory, tag: float, version: int = 0) -> None:

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from carriers import Carrier, InlineCarrier, ShmCarrier
+from carriers import Carrier, ShmCarrier, make_carrier
+
+
+@pytest.fixture(params=["inline", "shm", "tcp"])
+def carrier(request: pytest.FixtureRequest) -> Iterator[Carrier]:
+    """Any carrier."""
+    made = make_carrier(request.param)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["inline", "shm"])
-def carrier(request: pytest.FixtureRequest) -> Iterator[Carrier]:
-    made = InlineCarrier() if request.param == "inline" else ShmCarrier()
+def local(request: pytest.FixtureRequest) -> Iterator[Carrier]:
+    """Carriers whose ends share memory."""
+    made = make_carrier(request.param)
     yield made
     made.close()
 

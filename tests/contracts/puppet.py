@@ -29,8 +29,8 @@ class Puppet:
     source: SampleSource
     server: InferenceServer
 
-    def __init__(self, folder: Path, process: str) -> None:
-        self.arena = ShmArena(folder, process)
+    def __init__(self, folder: Path, process: str, gated: bool) -> None:
+        self.arena = ShmArena(folder, process, gated=gated, lazy=gated)
         self.bell = Bell(folder, process)
         self.items: list[Item] = []
 
@@ -74,6 +74,17 @@ class Puppet:
 
     def commit(self) -> None:
         self.slot.commit(len(self.slot.trajectory.reward), 12)
+
+    def claim_soon(self) -> int:
+        """Claims a slot, asleep until there is one."""
+        while (index := self.claim()) is None:
+            assert self.bell.wait(WAIT_SECONDS), "never rung"
+        return index
+
+    def write(self, tag: float) -> None:
+        """Writes one item, asleep until there is room."""
+        self.claim_soon()
+        write(self.slot, tag)
 
     def write_all(self, first: int, count: int) -> int:
         """Writes items one after another, asleep whenever there is no room."""
@@ -178,7 +189,7 @@ class Puppet:
 
 
 def main() -> None:
-    puppet = Puppet(Path(sys.argv[1]), sys.argv[2])
+    puppet = Puppet(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["gated"])
     for line in sys.stdin:
         call, arguments = json.loads(line)
         print(json.dumps(getattr(puppet, call)(**arguments)), flush=True)

@@ -17,7 +17,8 @@ def weights_of(number: int) -> dict[str, np.ndarray]:
 
 
 def test_a_reader_sees_the_newest_weights(carrier: Carrier) -> None:
-    spec = ParameterSpec(policy="p", shapes=SHAPES)
+    spec = ParameterSpec(policy="p", shapes=SHAPES, readers=("reader",))
+    carrier.create(spec)
     reader = ParameterReader(spec, carrier.open("reader"))
     assert reader.version == -1, "nothing is published yet"
     writer = ParameterWriter(spec, carrier.open("writer"))
@@ -31,7 +32,8 @@ def test_a_reader_sees_the_newest_weights(carrier: Carrier) -> None:
 
 
 def test_a_snapshot_is_a_copy(carrier: Carrier) -> None:
-    spec = ParameterSpec(policy="p", shapes=SHAPES)
+    spec = ParameterSpec(policy="p", shapes=SHAPES, readers=("reader",))
+    carrier.create(spec)
     writer = ParameterWriter(spec, carrier.open("writer"))
     mine = weights_of(1)
     writer.publish(Snapshot(0, mine))

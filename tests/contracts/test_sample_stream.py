@@ -10,7 +10,9 @@ from carriers import (
     Carrier,
     InlineCarrier,
     ShmCarrier,
+    claim,
     fill,
+    make_carrier,
     sample_spec,
     tag_of,
     versions_of,
@@ -25,50 +27,54 @@ from srl.streams.sample import (
     SampleSink,
     SampleSource,
     SampleSpec,
-    create_sample,
 )
 from srl.streams.sample_books import ledger, reclaim_reader, reclaim_writer
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
-    create_sample(spec, carrier.open("controller"))
+    carrier.create(spec)
     sinks = [SampleSink(spec, carrier.open(p), i) for i, p in enumerate(spec.writers)]
     sources = [SampleSource(spec, carrier.open(p), i) for i, p in enumerate(spec.readers)]
     return sinks, sources
 
 
-def make(name: str) -> Carrier:
-    return InlineCarrier() if name == "inline" else ShmCarrier()
-
-
-def test_an_item_is_read_where_it_was_written(carrier: Carrier) -> None:
+def test_an_item_is_read_as_it_was_written(carrier: Carrier) -> None:
     (sink,), (source,) = open_all(sample_spec(), carrier)
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     write(slot, 7.0, version=3)
     item = source.take()
     assert item is not None
     assert tag_of(item.trajectory) == 7.0
     assert (item.trajectory.policy_version == 3).all()
-    assert (item.index, item.writer, item.length, item.env_steps) == (slot.index, 0, 5, 12)
-    # In place: what is written into the slot afterwards shows in the item.
+    assert (item.writer, item.length, item.env_steps) == (0, 5, 12)
+
+
+def test_on_one_host_an_item_is_read_where_it_was_written(local: Carrier) -> None:
+    (sink,), (source,) = open_all(sample_spec(), local)
+    slot = claim(sink, 0)
+    assert slot is not None
+    write(slot, 7.0)
+    item = source.take()
+    assert item is not None
+    assert item.index == slot.index
     slot.trajectory.reward[0, 0] = 8.0
-    assert item.trajectory.reward[0, 0] == 8.0
+    assert item.trajectory.reward[0, 0] == 8.0, "what is written afterwards shows in the item"
 
 
 def test_a_full_stream_makes_writers_wait_until_a_slot_is_released(carrier: Carrier) -> None:
     (sink,), (source,) = open_all(sample_spec(slots=2), carrier)
     for tag in (1.0, 2.0):
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, tag)
-    assert sink.claim(0) is None
+    assert claim(sink, 0) is None
     assert sink.waits_for == "slots"
     item = source.take()
     assert item is not None
-    assert sink.claim(0) is None, "a slot that is being read is not free"
+    assert claim(sink, 0) is None, "a slot that is being read is not free"
     item.release()
-    assert sink.claim(0) is not None
+    assert claim(sink, 0) is not None
 
 
 def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> None:
@@ -76,18 +82,18 @@ def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> No
     writer_bell, reader_bell = shm.bell("w0"), shm.bell("r0")
     assert source.take() is None
     assert not reader_bell.wait(0)
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     write(slot, 1.0)
     assert reader_bell.wait(1), "a reader that found nothing is rung by the commit"
     item = source.take()
     assert item is not None
-    assert sink.claim(0) is None
+    assert claim(sink, 0) is None
     assert not writer_bell.wait(0)
     item.release()
     assert writer_bell.wait(1), "a writer that found no room is rung by the release"
     # Nobody waits now, so nobody is woken for nothing.
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     write(slot, 2.0)
     assert not reader_bell.wait(0)
@@ -96,7 +102,7 @@ def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> No
 
 
 @pytest.mark.parametrize("delivery", ["any", "all", "key", "turn"])
-@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@given(data=st.data(), name=st.sampled_from(["inline", "shm", "tcp"]))
 @hypothesis_settings(max_examples=25)
 def test_delivery_from_many_writers_to_many_readers(
     delivery: str, data: st.DataObject, name: str
@@ -109,13 +115,13 @@ def test_delivery_from_many_writers_to_many_readers(
         readers=tuple(f"r{i}" for i in range(num_readers)),
         delivery=delivery,
     )
-    carrier = make(name)
+    carrier = make_carrier(name)
     try:
         sinks, sources = open_all(spec, carrier)
         got: list[list[float]] = [[] for _ in sources]
         for step, end in enumerate(data.draw(st.lists(st.integers(0, 5), max_size=60))):
             if end < num_writers:
-                slot = sinks[end].claim(0)
+                slot = claim(sinks[end], 0)
                 if slot is not None:
                     write(slot, 10.0 * step + end)
             else:
@@ -151,7 +157,7 @@ def _take_one(sources: list[SampleSource], reader: int, got: list[list[float]]) 
 
 
 @pytest.mark.parametrize("age", [0, 1, 2])
-@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@given(data=st.data(), name=st.sampled_from(["inline", "shm", "tcp"]))
 @hypothesis_settings(max_examples=25)
 def test_no_step_is_older_than_the_bound_when_it_is_consumed(
     age: int, data: st.DataObject, name: str
@@ -166,18 +172,19 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
         max_policy_age=age,
         base_version=base,
     )
-    carrier = make(name)
+    carrier = make_carrier(name)
     try:
         sinks, (source,) = open_all(spec, carrier)
         version, batch, order = base, [], []
         open_slots: dict[int, object] = {}
-        for turn in range(200):
+        half = 30 if name == "tcp" else 100
+        for turn in range(2 * half):
             writer = (
-                data.draw(st.integers(0, num_writers - 1)) if turn < 100 else turn % num_writers
+                data.draw(st.integers(0, num_writers - 1)) if turn < half else turn % num_writers
             )
             slot = open_slots.pop(writer, None)
             if slot is None:
-                slot = sinks[writer].claim(version)
+                slot = claim(sinks[writer], version)
                 if slot is not None:
                     assert version >= slot.oldest_version
                     # Its first step is of the weights that were there when it began.
@@ -196,8 +203,9 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
                     batch = []
                     source.acknowledge(per_batch)
                     version += 1
+                    carrier.publish(version)
         assert order == sorted(order), "in the order in which they were begun"
-        assert version > base + 100 // (2 * num_writers * per_batch) - 2, "and nobody stands still"
+        assert version > base + half // (2 * num_writers * per_batch) - 2, "and nobody stands still"
     finally:
         carrier.close()
 
@@ -207,19 +215,20 @@ def test_with_age_one_the_next_batch_is_written_while_one_is_trained_on(carrier:
         sample_spec(slots=8, items_per_batch=2, max_policy_age=1), carrier
     )
     for _ in range(4):
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, 1.0)
-    assert sink.claim(0) is None
+    assert claim(sink, 0) is None
     assert sink.waits_for == "policy_age"
-    assert sink.claim(1) is not None, "newer weights open the next batch"
+    carrier.publish(1)
+    assert claim(sink, 1) is not None, "newer weights open the next batch"
     assert source.take() is not None
 
 
 def test_where_age_is_bounded_items_come_in_the_order_of_their_claims(carrier: Carrier) -> None:
     spec = sample_spec(writers=("w0", "w1"), max_policy_age=5)
     (first, second), (source,) = open_all(spec, carrier)
-    early, late = first.claim(0), second.claim(0)
+    early, late = claim(first, 0), claim(second, 0)
     assert early is not None
     assert late is not None
     write(late, 2.0)
@@ -232,20 +241,20 @@ def test_where_age_is_bounded_items_come_in_the_order_of_their_claims(carrier: C
 def test_a_reader_with_an_empty_slot_says_whose_it_is(carrier: Carrier) -> None:
     (_, sink), (source,) = open_all(sample_spec(writers=("w0", "w1"), slots=1), carrier)
     for _ in range(2):  # The first time the slot is new, the second time it held an item.
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         slot.commit(5, 12)
         with pytest.raises(StreamError, match=r"slot 0 was committed by w1 .*never written"):
             source.take()
         reclaim_reader(source.spec, carrier.open("controller"), 0)
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, 1.0)
         item = source.take()
         assert item is not None
         item.release()
     # One tick that was observed and never answered is enough.
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     fill(slot.trajectory, 1.0)
     slot.trajectory.policy_version[2, 1] = -1
@@ -261,7 +270,7 @@ def test_readers_drain_what_is_there_and_then_see_the_end(carrier: Carrier) -> N
     spec = sample_spec(writers=("w0", "w1"))
     (first, second), (source,) = open_all(spec, carrier)
     for sink, tag in ((first, 1.0), (second, 2.0)):
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, tag)
     first.close()
@@ -277,7 +286,7 @@ def test_readers_drain_what_is_there_and_then_see_the_end(carrier: Carrier) -> N
 
 def test_a_stream_whose_writers_have_not_come_yet_is_not_closed(carrier: Carrier) -> None:
     spec = sample_spec()
-    create_sample(spec, carrier.open("controller"))
+    carrier.create(spec)
     source = SampleSource(spec, carrier.open("r0"), 0)
     assert not source.closed
     sink = SampleSink(spec, carrier.open("w0"), 0)
@@ -295,13 +304,13 @@ def test_writers_see_when_the_last_reader_has_left(carrier: Carrier) -> None:
 def test_a_writer_that_leaves_in_mid_fragment_gives_its_slot_back(carrier: Carrier) -> None:
     spec = sample_spec(writers=("w0", "w1"), slots=2, max_policy_age=9)
     (leaving, staying), (source,) = open_all(spec, carrier)
-    assert leaving.claim(0) is not None
-    slot = staying.claim(0)
+    assert claim(leaving, 0) is not None
+    slot = claim(staying, 0)
     assert slot is not None
     write(slot, 2.0)
     leaving.close()
     assert source.take() is None, "the ticket went back and can still be used"
-    slot = staying.claim(0)
+    slot = claim(staying, 0)
     assert slot is not None, "the slot is free again"
     write(slot, 1.0)
     tags = []
@@ -314,8 +323,8 @@ def test_a_writer_that_leaves_in_mid_fragment_gives_its_slot_back(carrier: Carri
 def test_a_gap_that_nobody_will_fill_does_not_hide_what_follows(carrier: Carrier) -> None:
     spec = sample_spec(writers=("w0", "w1"), max_policy_age=9)
     (first, second), (source,) = open_all(spec, carrier)
-    assert first.claim(0) is not None
-    slot = second.claim(0)
+    assert claim(first, 0) is not None
+    slot = claim(second, 0)
     assert slot is not None
     write(slot, 2.0)
     first.close()
@@ -344,14 +353,14 @@ def test_closing_rings_the_other_side(shm: ShmCarrier) -> None:
 def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None:
     spec = sample_spec(writers=("w0", "w1"), slots=2, items_per_batch=1, max_policy_age=1)
     (dies, lives), (source,) = open_all(spec, carrier)
-    held, other = dies.claim(0), lives.claim(0)
+    held, other = claim(dies, 0), claim(lives, 0)
     assert held is not None
     assert other is not None
     write(other, 2.0)
     controller = carrier.open("controller")
-    assert reclaim_writer(spec, controller, 0) == 1
+    assert reclaim_writer(spec, carrier.agent("w0"), 0) == 1
     assert source.take() is None, "the dead writer's place in the order is still to be filled"
-    again = lives.claim(0)
+    again = claim(lives, 0)
     assert again is not None, "with the weights that were good enough for the lost fragment"
     assert again.index == held.index
     write(again, 1.0)
@@ -365,12 +374,12 @@ def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None
 def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
     spec = sample_spec(writers=("w0", "w1"), slots=6, max_policy_age=99)
     (dies, lives), (source,) = open_all(spec, carrier)
-    slots = [sink.claim(0) for sink in (dies, lives, dies, dies)]
+    slots = [claim(sink, 0) for sink in (dies, lives, dies, dies)]
     assert slots[1] is not None
     write(slots[1], 1.0)
-    assert reclaim_writer(spec, carrier.open("controller"), 0) == 3
+    assert reclaim_writer(spec, carrier.agent("w0"), 0) == 3
     for tag in (0.0, 2.0, 3.0, 4.0):
-        slot = lives.claim(0)
+        slot = claim(lives, 0)
         assert slot is not None
         write(slot, tag)
     tags = []
@@ -383,27 +392,27 @@ def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> N
 @pytest.mark.parametrize("reclaim_first", [True, False])
 @pytest.mark.parametrize("given_back", [True, False])
 def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
-    carrier: Carrier, reclaim_first: bool, given_back: bool
+    local: Carrier, reclaim_first: bool, given_back: bool
 ) -> None:
     """It had marked its slot, and not yet noted that the ticket is used."""
     spec = sample_spec(writers=("w0", "w1"), slots=3, max_policy_age=99)
-    (dies, lives), (source,) = open_all(spec, carrier)
-    controller = carrier.open("controller")
+    (dies, lives), (source,) = open_all(spec, local)
+    controller = local.open("controller")
     if given_back:
-        assert dies.claim(0) is not None
+        assert claim(dies, 0) is not None
         reclaim_writer(spec, controller, 0)
     before = dies._memory.next_ticket.copy(), dies._memory.num_returned.copy()
-    assert dies.claim(0) is not None
+    assert claim(dies, 0) is not None
     dies._memory.next_ticket[:], dies._memory.num_returned[:] = before
     if reclaim_first:
         assert reclaim_writer(spec, controller, 0) == 1
-    slot = lives.claim(0)
+    slot = claim(lives, 0)
     assert slot is not None
     write(slot, 1.0)
     reclaim_writer(spec, controller, 0)
     got = []
     for tag in (2.0, 3.0, 4.0):
-        slot = lives.claim(0)
+        slot = claim(lives, 0)
         assert slot is not None
         write(slot, tag)
         while (item := source.take()) is not None:
@@ -417,7 +426,7 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     spec = sample_spec(slots=4, readers=("r0", "r1"), writers=("w0", "w1"), delivery=delivery)
     (sink, _), (dies, lives) = open_all(spec, carrier)
     for tag in range(4):
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, tag)
     released, held = dies.take(), dies.take()
@@ -438,24 +447,24 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     if delivery == "all":
         while (item := lives.take()) is not None:
             item.release()
-    assert all(sink.claim(0) is not None for _ in range(4))
+    assert all(claim(sink, 0) is not None for _ in range(4))
 
 
 def test_lost_items_do_not_count_towards_the_batches_to_come(carrier: Carrier) -> None:
     spec = sample_spec(slots=4, items_per_batch=2, max_policy_age=0)
     (sink,), (source,) = open_all(spec, carrier)
     for _ in range(2):
-        slot = sink.claim(0)
+        slot = claim(sink, 0)
         assert slot is not None
         write(slot, 1.0)
-    assert sink.claim(0) is None, "the batch of version 0 is complete"
+    assert claim(sink, 0) is None, "the batch of version 0 is complete"
     assert source.take() is not None
     reclaim_reader(spec, carrier.open("controller"), 0)
-    assert sink.claim(0) is not None, "one of its items is lost, so another one is needed"
-    assert sink.claim(0) is None
+    assert claim(sink, 0) is not None, "one of its items is lost, so another one is needed"
+    assert claim(sink, 0) is None
 
 
-@given(data=st.data(), name=st.sampled_from(["inline", "shm"]))
+@given(data=st.data(), name=st.sampled_from(["inline", "shm", "tcp"]))
 @hypothesis_settings(max_examples=40)
 def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> None:
     spec = sample_spec(
@@ -464,7 +473,7 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
         readers=("r0", "r1"),
         delivery=data.draw(st.sampled_from(["any", "key", "turn"])),
     )
-    carrier = make(name)
+    carrier = make_carrier(name)
     try:
         sinks, sources = open_all(spec, carrier)
         controller = carrier.open("controller")
@@ -476,7 +485,7 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
             st.integers(0, 1),
         )
         for action, who in data.draw(st.lists(actions, max_size=50)):
-            if action == "claim" and (slot := sinks[who].claim(0)) is not None:
+            if action == "claim" and (slot := claim(sinks[who], 0)) is not None:
                 writing[who].append(slot)
             elif action == "commit" and writing[who]:
                 write(writing[who].pop(0), 1.0)
@@ -489,7 +498,8 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
                 sources[who].acknowledge(released[who])
                 released[who] = 0
             elif action == "writer dies":
-                assert reclaim_writer(spec, controller, who) == len(writing[who])
+                agent = carrier.agent(f"w{who}")
+                assert reclaim_writer(spec, agent, who) == len(writing[who])
                 writing[who] = []
                 sinks[who] = SampleSink(spec, carrier.open(f"w{who}"), who)
             elif action == "dies":
@@ -513,21 +523,21 @@ def test_too_many_readers_for_a_broadcast_are_refused() -> None:
 def test_broadcast_works_up_to_its_limit(carrier: Carrier) -> None:
     spec = sample_spec(delivery="all", slots=1, readers=tuple(f"r{i}" for i in range(31)))
     (sink,), sources = open_all(spec, carrier)
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     write(slot, 1.0)
     for source in sources:
-        assert sink.claim(0) is None
+        assert claim(sink, 0) is None
         item = source.take()
         assert item is not None
         assert source.take() is None, "each reader gets it once"
         item.release()
-    assert sink.claim(0) is not None
+    assert claim(sink, 0) is not None
 
 
 def test_fresh_slots_hold_what_nobody_would_write(carrier: Carrier) -> None:
     (sink,), _ = open_all(sample_spec(), carrier)
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     assert np.isnan(slot.trajectory.reward).all()
     assert np.isnan(slot.trajectory.obs["a"]).all()
@@ -539,7 +549,7 @@ def test_a_saved_stream_goes_on_with_the_slot_that_was_being_written() -> None:
     carrier = InlineCarrier()
     spec = sample_spec()
     (sink,), (source,) = open_all(spec, carrier)
-    slot = sink.claim(0)
+    slot = claim(sink, 0)
     assert slot is not None
     fill(slot.trajectory, 3.0)
     saved = carrier.open("controller").state()  # type: ignore[attr-defined]

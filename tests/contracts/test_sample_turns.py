@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from carriers import Carrier, InlineCarrier, ShmCarrier, fill, sample_spec, versions_of, write
+from carriers import (
+    Carrier,
+    InlineCarrier,
+    ShmCarrier,
+    claim,
+    fill,
+    sample_spec,
+    versions_of,
+    write,
+)
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from srl.streams.sample import Item, SampleSink, SampleSource, SampleSpec, create_sample
+from srl.streams.sample import Item, SampleSink, SampleSource, SampleSpec
 from srl.streams.sample_books import ledger, reclaim_reader
 
 
@@ -20,7 +29,7 @@ def turn_spec(**changes: Any) -> SampleSpec:
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
-    create_sample(spec, carrier.open("controller"))
+    carrier.create(spec)
     sinks = [SampleSink(spec, carrier.open(p), i) for i, p in enumerate(spec.writers)]
     sources = [SampleSource(spec, carrier.open(p), i) for i, p in enumerate(spec.readers)]
     return sinks, sources
@@ -28,7 +37,7 @@ def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list
 
 def put(sink: SampleSink, version: int, count: int) -> None:
     for _ in range(count):
-        slot = sink.claim(version)
+        slot = claim(sink, version)
         assert slot is not None
         write(slot, 1.0, version)
 
@@ -47,52 +56,52 @@ def test_tickets_go_to_the_readers_in_turn(carrier: Carrier) -> None:
     assert spec.items_per_reader == 2
     put(sink, 0, 8)
     assert [take_all(source) for source in sources] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert sink.claim(0) is None
+    assert claim(sink, 0) is None
     assert sink.waits_for == "policy_age", "both readers' tickets count towards a batch"
 
 
 def test_what_a_dead_reader_lost_is_collected_anew_and_the_batches_stay_the_same(
-    carrier: Carrier,
+    local: Carrier,
 ) -> None:
     spec = turn_spec()
-    (sink,), (lives, _) = open_all(spec, carrier)
-    dies = SampleSource(spec, carrier.open("r1"), 1)
+    (sink,), (lives, _) = open_all(spec, local)
+    dies = SampleSource(spec, local.open("r1"), 1)
     put(sink, 0, 7)
     assert take_all(lives) == [0, 2, 4, 6]
     assert take_all(dies) == [1, 3, 5]
     dies.acknowledge(2)
     lives.acknowledge(2)
-    assert reclaim_reader(spec, carrier.open("controller"), 1) == 1
-    heir = SampleSource(spec, carrier.open("r1"), 1)
+    assert reclaim_reader(spec, local.open("controller"), 1) == 1
+    heir = SampleSource(spec, local.open("r1"), 1)
     slot = sink.claim(0)
     assert slot is not None, "with the weights that were good enough for the lost fragment"
     write(slot, 2.0)
     put(sink, 1, 2)
     assert take_all(heir) == [5, 7]
     assert take_all(lives) == [8]
-    books = ledger(spec, carrier.open("controller"))
+    books = ledger(spec, local.open("controller"))
     assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 0}
     assert books.produced == books.consumed + 1 + books.in_flight
 
 
-def test_a_reader_that_fell_behind_goes_on_with_the_batch_of_the_others(carrier: Carrier) -> None:
+def test_a_reader_that_fell_behind_goes_on_with_the_batch_of_the_others(local: Carrier) -> None:
     spec = turn_spec()
-    (sink,), (ahead, _) = open_all(spec, carrier)
-    behind = SampleSource(spec, carrier.open("r1"), 1)
+    (sink,), (ahead, _) = open_all(spec, local)
+    behind = SampleSource(spec, local.open("r1"), 1)
     put(sink, 0, 8)
     assert len(take_all(ahead)) == len(take_all(behind)) == 4
     ahead.acknowledge(2)
     # It dies before it could acknowledge; one of its tickets is being written again by now.
-    assert reclaim_reader(spec, carrier.open("controller"), 1) == 4
+    assert reclaim_reader(spec, local.open("controller"), 1) == 4
     late = sink.claim(0)
     assert late is not None
-    heir = SampleSource(spec, carrier.open("r1"), 1)
+    heir = SampleSource(spec, local.open("r1"), 1)
     assert heir.newest_batch() == 1
     heir.skip_to(1)
     write(late, 3.0)
     put(sink, 0, 2)
     assert take_all(heir) == [5, 7], "tickets 1 and 3 belong to a batch that is over"
-    books = ledger(spec, carrier.open("controller"))
+    books = ledger(spec, local.open("controller"))
     assert books.dropped == {"writer died": 0, "reader died": 4, "out of turn": 1}
     assert books.produced == books.consumed + 5 + books.in_flight
     # The other way round: what it holds of a batch that is over is given up.
@@ -100,28 +109,28 @@ def test_a_reader_that_fell_behind_goes_on_with_the_batch_of_the_others(carrier:
     assert ahead.newest_batch() == 2
     ahead.discard(2)
     ahead.skip_to(2)
-    books = ledger(spec, carrier.open("controller"))
+    books = ledger(spec, local.open("controller"))
     assert books.dropped["out of turn"] == 3
     assert books.produced == books.consumed + 7 + books.in_flight
 
 
-def test_a_lost_ticket_finds_room_though_later_ones_have_every_slot(carrier: Carrier) -> None:
+def test_a_lost_ticket_finds_room_though_later_ones_have_every_slot(local: Carrier) -> None:
     spec = turn_spec(slots=2, max_policy_age=None)
-    (sink,), (lives, dies) = open_all(spec, carrier)
+    (sink,), (lives, dies) = open_all(spec, local)
     put(sink, 0, 2)
     assert take_all(lives) == [0]
     assert take_all(dies) == [1]
     put(sink, 0, 2)
-    assert reclaim_reader(spec, carrier.open("controller"), 1) == 1
+    assert reclaim_reader(spec, local.open("controller"), 1) == 1
     assert sink.claim(0) is None
-    heir = SampleSource(spec, carrier.open("r1"), 1)
+    heir = SampleSource(spec, local.open("r1"), 1)
     assert heir.take() is None
     put(sink, 0, 1)
     assert take_all(heir) == [1]
     assert take_all(lives) == [2]
     put(sink, 0, 1)
     assert take_all(heir) == [3], "the one that made room comes in its turn"
-    books = ledger(spec, carrier.open("controller"))
+    books = ledger(spec, local.open("controller"))
     assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 1}
 
 
@@ -140,8 +149,8 @@ def test_who_waits_for_room_is_rung_when_a_later_item_makes_it(shm: ShmCarrier) 
     bell.close()
 
 
-def test_a_new_number_for_the_next_batch_moves_the_bound_with_it(carrier: Carrier) -> None:
-    (sink,), (first, _) = open_all(turn_spec(max_policy_age=0), carrier)
+def test_a_new_number_for_the_next_batch_moves_the_bound_with_it(local: Carrier) -> None:
+    (sink,), (first, _) = open_all(turn_spec(max_policy_age=0), local)
     put(sink, 0, 4)
     assert sink.claim(0) is None
     first.expect(version=7, batch=1)
@@ -166,10 +175,10 @@ def test_batches_stay_whole_and_young_whoever_dies(
         items_per_batch=share * num_readers,
         max_policy_age=age,
     )
-    carrier = InlineCarrier() if name == "inline" else ShmCarrier()
+    local = InlineCarrier() if name == "inline" else ShmCarrier()
     try:
-        sinks, sources = open_all(spec, carrier)
-        controller = carrier.open("controller")
+        sinks, sources = open_all(spec, local)
+        controller = local.open("controller")
         held: list[list[tuple[int, int]]] = [[] for _ in sources]
         writing: list[Any] = [None, None]
         version, updates = 0, 0
@@ -180,7 +189,7 @@ def test_batches_stay_whole_and_young_whoever_dies(
                 lost = reclaim_reader(spec, controller, dead)
                 assert lost == len(held[dead])
                 held[dead] = []
-                sources[dead] = SampleSource(spec, carrier.open(f"r{dead}"), dead)
+                sources[dead] = SampleSource(spec, local.open(f"r{dead}"), dead)
             _write(sinks, writing, turn % 2, version)
             for reader, source in enumerate(sources):
                 if len(held[reader]) < 2 * share and (item := source.take()) is not None:
@@ -199,7 +208,7 @@ def test_batches_stay_whole_and_young_whoever_dies(
                 assert books.produced == books.consumed + dropped + books.in_flight
         assert updates >= 5, "nobody stands still"
     finally:
-        carrier.close()
+        local.close()
 
 
 def _write(sinks: list[SampleSink], writing: list[Any], who: int, version: int) -> None:

@@ -3,12 +3,14 @@
 On one host the weights lie in shared memory twice, under a sequence number: the writer fills the
 half that is not current and then moves the number; a reader copies the current half and looks at
 the number again. Readers copy only when the version moved. Each half holds one snapshot: parameters
-and buffers, normaliser statistics included.
+and buffers, normaliser statistics included. Between hosts the bytes of a half travel as they lie
+there, once for each host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
@@ -38,9 +40,8 @@ class _Memory:
         numbers = region[:64].view(np.int64)
         self.number = numbers.data
         """0: publications begun, 1: publications done, 2 and 3: the version in each half plus 1."""
-        self.halves = [
-            layout_views(half, region[64 + i * size : 64 + (i + 1) * size]) for i in range(2)
-        ]
+        self.flat = [region[64 + i * size : 64 + (i + 1) * size] for i in range(2)]
+        self.halves = [layout_views(half, flat) for flat in self.flat]
 
 
 class ParameterWriter:
@@ -53,15 +54,25 @@ class ParameterWriter:
 
     def publish(self, snapshot: Snapshot) -> None:
         """Makes newer weights the current ones, and wakes whoever waits for them."""
+        with self._next_half(snapshot.policy_version) as half:
+            for name, array in self._memory.halves[half].items():
+                array[...] = snapshot.weights[name]
+
+    def publish_bytes(self, policy_version: int, data: np.ndarray) -> None:
+        """`publish` with what `ParameterReader.read_bytes` gave, on another host."""
+        with self._next_half(policy_version) as half:
+            self._memory.flat[half][...] = data
+
+    @contextmanager
+    def _next_half(self, policy_version: int) -> Iterator[int]:
         number = self._memory.number
         begun = number[1] + 1
         half = begun % 2
         # A reader of this half, now two publications old, sees that `begun` moved on, and copies
         # anew.
         number[0] = begun
-        for name, array in self._memory.halves[half].items():
-            array[...] = snapshot.weights[name]
-        number[2 + half] = snapshot.policy_version + 1
+        yield half
+        number[2 + half] = policy_version + 1
         number[1] = begun
         self._arena.ring(*self.spec.readers)
 
@@ -83,15 +94,34 @@ class ParameterReader:
             if number[0] <= done + 1:
                 return version
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights as they lie in memory."""
+        return self._memory.flat[0].nbytes
+
     def read(self, into: Mapping[str, np.ndarray]) -> int:
         """Copies the newest weights into arrays of the same shapes, and returns their version."""
+
+        def copy(half: int) -> None:
+            for name, array in into.items():
+                array[...] = self._memory.halves[half][name]
+
+        return self._read(copy)
+
+    def read_bytes(self, into: np.ndarray) -> int:
+        """`read` into uint8 [nbytes]: the weights as they lie in memory, for another host."""
+
+        def copy(half: int) -> None:
+            into[...] = self._memory.flat[half]
+
+        return self._read(copy)
+
+    def _read(self, copy: Callable[[int], None]) -> int:
         number = self._memory.number
         while True:
             done = number[1]
-            half = self._memory.halves[done % 2]
             version = int(number[2 + done % 2]) - 1
-            for name, array in into.items():
-                array[...] = half[name]
+            copy(done % 2)
             # The half was overwritten meanwhile only if a publication after the next one has begun.
             if number[0] <= done + 1:
                 return version

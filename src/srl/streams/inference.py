@@ -13,7 +13,7 @@ to the next.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 
 import msgspec
@@ -53,7 +53,7 @@ class InferenceSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.lanes_per_client * len(self.clients)
 
 
-class _Memory:
+class InferenceMemory:
     """The stream's arrays, each [lanes, ...]."""
 
     def __init__(self, spec: InferenceSpec, arena: Arena) -> None:
@@ -69,6 +69,7 @@ class _Memory:
             "num_rows": Shape((lanes,), "int64"),
             "version": Shape((lanes,), "int64"),
             "open_clients": Shape((len(spec.clients),), "uint8"),
+            "relayed": Shape((1,), "uint8"),
             "obs": tree_map(leaf, spec.agent.obs),
             "fed": tree_map(leaf, spec.policy_state),
             "is_first": Shape((lanes, rows), "bool"),
@@ -86,6 +87,8 @@ class _Memory:
         self.num_rows = memoryview(views["num_rows"])
         self.version = memoryview(views["version"])
         self.open_clients = memoryview(views["open_clients"])
+        self.relayed = memoryview(views["relayed"])
+        """1: requests also come from other hosts, or go there."""
         self.request = InferenceRequest(
             obs=views["obs"],
             state=views["fed"],
@@ -130,7 +133,7 @@ class InferenceClient:
     def __init__(self, spec: InferenceSpec, arena: Arena, client: int) -> None:
         self.spec = spec
         self._arena = arena
-        self._memory = memory = _Memory(spec, arena)
+        self._memory = memory = InferenceMemory(spec, arena)
         first = client * spec.lanes_per_client
         own = slice(first, first + spec.lanes_per_client)
         self._status = memory.status[own]
@@ -163,7 +166,7 @@ class InferenceClient:
 
     def poll(self) -> list[int]:
         """Lanes whose replies have come; each is named until `take`n."""
-        return _lanes_with(self._status, ANSWERED)
+        return lanes_with(self._status, ANSWERED)
 
     def reply(self, lane: int) -> InferenceReply:
         """The lane's reply, [rows, ...], which every answer is written into."""
@@ -191,12 +194,12 @@ class InferenceServer:
         self.spec = spec
         self._arena = arena
         self._server = server
-        self._memory = memory = _Memory(spec, arena)
+        self._memory = memory = InferenceMemory(spec, arena)
         self._alone = len(spec.servers) == 1
         # All lanes' rows on one axis: rows of neighbouring lanes lie side by side.
         self._rows = _Rows(_map_request(_merge_lanes, memory.request))
         self._batch: _Rows | None = None
-        self._targets = [_merge_lanes(array) for array in _reply_leaves(memory.reply)]
+        self._targets = [_merge_lanes(array) for array in reply_leaves(memory.reply)]
 
     @property
     def closed(self) -> bool:
@@ -207,17 +210,17 @@ class InferenceServer:
     def num_submitted_rows(self) -> int:
         """Rows that wait to be taken."""
         memory = self._memory
-        return sum(memory.num_rows[lane] for lane in _lanes_with(memory.status, SUBMITTED))
+        return sum(memory.num_rows[lane] for lane in lanes_with(memory.status, SUBMITTED))
 
     def poll(self, max_rows: int = 0) -> list[int]:
         """Takes submitted lanes, as many as fit into `max_rows` but at least one; 0 takes all."""
-        lanes = _lanes_with(self._memory.status, SUBMITTED)
+        lanes = lanes_with(self._memory.status, SUBMITTED)
         if not lanes:
             return lanes
-        if self._alone:
+        if self._alone and not self._memory.relayed[0]:
             return self._mark(lanes, max_rows)
         with self._arena.lock(f"inference/{self.spec.name}"):
-            return self._mark(_lanes_with(self._memory.status, SUBMITTED), max_rows)
+            return self._mark(lanes_with(self._memory.status, SUBMITTED), max_rows)
 
     def _mark(self, lanes: list[int], max_rows: int) -> list[int]:
         memory = self._memory
@@ -259,7 +262,7 @@ class InferenceServer:
 
     def answer(self, lanes: list[int], counts: list[int], reply: InferenceReply) -> None:
         """Writes the replies of `gather`ed lanes in place and wakes their clients."""
-        self.answer_with(lanes, counts, _reply_leaves(reply), reply.policy_version)
+        self.answer_with(lanes, counts, reply_leaves(reply), reply.policy_version)
 
     def answer_with(
         self, lanes: list[int], counts: list[int], arrays: list[np.ndarray], policy_version: int
@@ -295,7 +298,7 @@ class InferenceServer:
         reclaim_server(self.spec, self._arena, self._server)
 
 
-def _lanes_with(status: memoryview, value: int) -> list[int]:
+def lanes_with(status: memoryview, value: int) -> list[int]:
     """Lanes in the given status. Most often there are none, which costs next to nothing."""
     cells = status.tobytes()
     if value not in cells:
@@ -308,10 +311,7 @@ class _Rows:
 
     def __init__(self, request: InferenceRequest) -> None:
         self.request = request
-        self.leaves: list[np.ndarray] = [
-            *leaves(request.obs), *leaves(request.state), request.is_first, request.explore,
-            *leaves(request.action_mask),
-        ]  # fmt: skip
+        self.leaves = request_leaves(request)
         self._parts: dict[tuple[int, int], InferenceRequest] = {}
 
     def part(self, start: int, count: int) -> InferenceRequest:
@@ -328,22 +328,37 @@ def _merge_lanes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1, *array.shape[2:])
 
 
-def _reply_leaves(reply: InferenceReply) -> list[np.ndarray]:
+def request_leaves(request: InferenceRequest) -> list[np.ndarray]:
+    """A request's arrays, in a fixed order."""
+    return [
+        *leaves(request.obs), *leaves(request.state), request.is_first, request.explore,
+        *leaves(request.action_mask),
+    ]  # fmt: skip
+
+
+def reply_leaves(reply: InferenceReply) -> list[np.ndarray]:
+    """A reply's arrays, in a fixed order."""
     return [reply.action, *leaves(reply.state), *leaves(reply.extras)]
 
 
-def create_inference(spec: InferenceSpec, arena: Arena) -> None:
-    """Reserves the stream's memory and marks it unwritten."""
-    memory = _Memory(spec, arena)
-    mark_unwritten([leaves(memory.request.obs), memory.reply.action, leaves(memory.reply.extras)])
+def create_inference(
+    spec: InferenceSpec, arena: Arena, clients: Iterable[int] | None = None
+) -> None:
+    """Reserves the stream's memory and marks it unwritten: all of it, or the lanes of the given
+    clients."""
+    memory = InferenceMemory(spec, arena)
+    arrays = [*leaves(memory.request.obs), memory.reply.action, *leaves(memory.reply.extras)]
+    for client in range(len(spec.clients)) if clients is None else clients:
+        first = client * spec.lanes_per_client
+        mark_unwritten([array[first : first + spec.lanes_per_client] for array in arrays])
 
 
 def reclaim_server(spec: InferenceSpec, arena: Arena, server: int) -> int:
     """Gives what a server had taken back to the others; for a dead server only once its death is
     certain."""
-    memory = _Memory(spec, arena)
+    memory = InferenceMemory(spec, arena)
     with arena.lock(f"inference/{spec.name}"):
-        held = [lane for lane in _lanes_with(memory.status, TAKEN) if memory.server[lane] == server]
+        held = [lane for lane in lanes_with(memory.status, TAKEN) if memory.server[lane] == server]
         for lane in held:
             memory.status[lane] = SUBMITTED
     if held:
@@ -353,6 +368,6 @@ def reclaim_server(spec: InferenceSpec, arena: Arena, server: int) -> int:
 
 def reclaim_client(spec: InferenceSpec, arena: Arena, client: int) -> None:
     """Withdraws a dead client's requests."""
-    memory = _Memory(spec, arena)
+    memory = InferenceMemory(spec, arena)
     for lane in range(client * spec.lanes_per_client, (client + 1) * spec.lanes_per_client):
         memory.status[lane] = IDLE

@@ -10,6 +10,8 @@ None is rung when that changes. Nothing is dropped unless its holder died; every
 produced is consumed, dropped with a reason, or in a slot. Closing: readers drain what is ready and
 then see `closed`; writers of a stream without readers see `closed`.
 
+Where the readers are on another host, slots are granted by it one by one (`streams/lending.py`).
+
 Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader
 that its writer's number selects, `turn` to the readers in turn by the order of claims.
 """
@@ -26,7 +28,7 @@ from srl.data.layout import mark_unwritten
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
-from srl.streams import sample_order
+from srl.streams import sample_claims, sample_order
 from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
 
 
@@ -99,77 +101,47 @@ class SampleSink:
     def claim(self, newest_version: int) -> Slot | None:
         """A free slot, or None if there is none or if `newest_version` (the newest weights) is
         still too old."""
-        memory = self._memory
+        memory, granted = self._memory, bool(self._memory.granted[0])
+        claim = sample_claims.claim_granted if granted else sample_claims.claim_free
         with self._arena.lock(self._lock_name):
-            ticket, num_returned = self._next_ticket()
-            oldest = self._oldest_version(ticket)
-            if newest_version < oldest:
-                self.waits_for = "policy_age"
-                return None
-            free = np.flatnonzero(memory.status == FREE)
-            if not free.size:
-                self.waits_for = "slots"
-                memory.waiting_writers[self._writer] = 1
-                return None
-            index = int(free[0])
-            memory.ticket[index] = ticket
-            memory.writer[index] = self._writer
-            # From here on the slot itself says that the ticket is in use, if this process dies.
-            memory.status[index] = WRITING
-            memory.num_returned[0] = num_returned
-            memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
-        slot = Slot(self, index, oldest)
+            asked = memory.waiting_writers[self._writer]
+            index = claim(memory, self.spec, self._writer, newest_version)
+        if isinstance(index, str):
+            self.waits_for = index
+            if granted and not asked:
+                # The readers' host is to grant one.
+                self._arena.ring(*self.spec.readers)
+            return None
+        slot = Slot(self, index, self._oldest_version(index))
         # Until it is written it says so: actions of no policy, whatever the slot held before.
         slot.trajectory.acted.fill(True)
         slot.trajectory.policy_version.fill(-1)
         return slot
-
-    def _next_ticket(self) -> tuple[int, int]:
-        """The ticket to use, and how many given back ones remain then.
-
-        A writer that died in a claim may have left its ticket where it took it from."""
-        memory = self._memory
-        in_use = memory.ticket[memory.status != FREE]
-        for count in range(int(memory.num_returned[0]), 0, -1):
-            if memory.returned[count - 1] not in in_use:
-                return int(memory.returned[count - 1]), count - 1
-        return max(int(memory.next_ticket[0]), int(in_use.max(initial=-1)) + 1), 0
 
     def reopen(self, index: int) -> Slot:
         """The slot that this writer was writing when the stream's memory was saved."""
         memory = self._memory
         if memory.status[index] != WRITING or memory.writer[index] != self._writer:
             raise StreamError(f"stream {self.spec.name!r}: slot {index} is not being written here.")
-        return Slot(self, index, self._oldest_version(int(memory.ticket[index])))
+        return Slot(self, index, self._oldest_version(index))
 
-    def _oldest_version(self, ticket: int) -> int:
-        if self.spec.max_policy_age is None:
-            return 0
-        batch = (ticket - int(self._memory.num_lost[0])) // self.spec.items_per_batch
-        return max(0, int(self._memory.base_version[0]) + batch - self.spec.max_policy_age)
+    def _oldest_version(self, index: int) -> int:
+        ticket = int(self._memory.ticket[index])
+        return sample_claims.oldest_version(self._memory, self.spec, ticket)
 
     def _commit(self, index: int, length: int, num_env_steps: int) -> None:
         memory = self._memory
         with self._arena.lock(self._lock_name):
-            memory.length[index] = length
-            memory.env_steps[index] = num_env_steps
-            memory.reader[index] = -1
-            memory.pending[index] = (1 << len(self.spec.readers)) - 1
-            memory.produced[self._writer] += 1
-            memory.status[index] = READY
-            waiting = np.flatnonzero(memory.waiting_readers)
-            memory.waiting_readers[waiting] = 0
-        for reader in waiting:
-            self._arena.ring(self.spec.readers[reader])
+            waiting = sample_claims.commit(memory, self.spec, index, length, num_env_steps)
+        self._arena.ring(*(self.spec.readers if memory.granted[0] else waiting))
 
     def close(self) -> None:
         """Leaves: readers drain what is there and then see the stream closed. A slot that is still
         being written goes back unread."""
         with self._arena.lock(self._lock_name):
-            sample_order.give_back(self._memory, self._writer)
+            sample_order.give_back(self._memory, self._writer, died=False)
             self._memory.open_writers[self._writer] = 2
-        for process in (*self.spec.readers, *self.spec.writers):
-            self._arena.ring(process)
+        self._arena.ring(*self.spec.readers, *self.spec.writers)
 
 
 class Item:
@@ -242,8 +214,7 @@ class SampleSource:
                 freed |= sample_order.make_room(memory, self._reader)
             memory.waiting_readers[self._reader] = 1
             waiting = self._waiting_writers() if freed else ()
-        for writer in waiting:
-            self._arena.ring(self.spec.writers[writer])
+        self._arena.ring(*(self.spec.writers[writer] for writer in waiting))
         return None
 
     def _is_next(self, index: int) -> bool:
@@ -297,8 +268,7 @@ class SampleSource:
             memory.taken[self._reader] += 1
             free(memory, self.spec, index, self._reader)
             waiting = self._waiting_writers()
-        for writer in waiting:
-            self._arena.ring(self.spec.writers[writer])
+        self._arena.ring(*(self.spec.writers[writer] for writer in waiting))
 
     def _waiting_writers(self) -> list[int]:
         """Writers to ring, because there is a free slot now; under the lock."""
@@ -331,14 +301,12 @@ class SampleSource:
     def expect(self, version: int, batch: int) -> None:
         """Says at which version a batch will be consumed: a trainer counts on from there."""
         self._memory.base_version[0] = version - batch
-        for writer in self.spec.writers:
-            self._arena.ring(writer)
+        self._arena.ring(*self.spec.writers)
 
     def close(self) -> None:
         """Leaves: writers of a stream that nobody reads see it closed."""
         self._memory.open_readers[self._reader] = 2
-        for writer in self.spec.writers:
-            self._arena.ring(writer)
+        self._arena.ring(*self.spec.writers)
 
 
 def free(memory: SampleMemory, spec: SampleSpec, index: int, reader: int) -> None:
@@ -352,13 +320,15 @@ def free(memory: SampleMemory, spec: SampleSpec, index: int, reader: int) -> Non
     memory.status[index] = FREE
 
 
-def create_sample(spec: SampleSpec, arena: Arena) -> None:
-    """Reserves the stream's memory and marks every slot unwritten."""
+def create_sample(spec: SampleSpec, arena: Arena, *, granted: bool = False) -> None:
+    """Reserves the stream's memory and marks every slot unwritten; where slots are granted by
+    another host they are left alone until they are."""
     memory = SampleMemory(spec, arena)
     memory.base_version[0] = spec.base_version
+    memory.granted[0] = granted
     for reader in range(len(spec.readers)):
         first = sample_order.first_ticket(spec, reader)
         memory.next_taken[reader] = memory.open_from[reader] = first
-    for item in memory.items:
+    for item in () if granted else memory.items:
         mark_unwritten(to_tree(item))
         item.policy_version.fill(-1)

@@ -13,14 +13,13 @@ from srl.streams.sample_memory import DROP_REASONS, READER_DIED, READY, WRITER_D
 
 def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
     """Takes back the slots of a writer whose death is certain; its unfinished fragments are lost,
-    and counted."""
+    and counted (where slots are granted, by their owner)."""
     memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
-        lost = sample_order.give_back(memory, writer)
+        lost = sample_order.give_back(memory, writer, died=True)
         memory.dropped[WRITER_DIED] += lost
         memory.open_writers[writer] = 0
-    for process in spec.writers:
-        arena.ring(process)
+    arena.ring(*spec.readers, *spec.writers)
     return lost
 
 
@@ -46,8 +45,7 @@ def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
         memory.dropped[READER_DIED] += lost
         memory.open_readers[reader] = 0
         memory.waiting_writers[:] = 0
-    for process in spec.writers:
-        arena.ring(process)
+    arena.ring(*spec.writers)
     return lost
 
 

@@ -12,7 +12,9 @@ from srl.data.layout import Shape, layout_bytes, layout_views
 if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
 
-FREE, WRITING, READY = range(3)
+FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
+"""The last three only where slots are granted by another host: granted and not begun; given back
+by a writer that left; given back for one that died."""
 WRITER_DIED, READER_DIED, OUT_OF_TURN = range(3)
 DROP_REASONS = ("writer died", "reader died", "out of turn")
 
@@ -46,16 +48,18 @@ class SampleMemory:
             "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
             "waiting_writers": Shape((len(spec.writers),), "uint8"),
             "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+            "granted": Shape((1,), "uint8"),
         }
         header = layout_bytes(shapes)
         size = -(-spec.trajectory.nbytes // 4096) * 4096
         region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
         for name, view in layout_views(shapes, region[:header]).items():
             setattr(self, name, view)
-        self.items = [
-            spec.trajectory.views(region[header + i * size : header + (i + 1) * size])
+        self.raw = [
+            region[header + i * size : header + i * size + spec.trajectory.nbytes]
             for i in range(slots)
         ]
+        self.items = [spec.trajectory.views(slot) for slot in self.raw]
 
     status: np.ndarray
     writer: np.ndarray
@@ -89,3 +93,5 @@ class SampleMemory:
     open_readers: np.ndarray
     waiting_writers: np.ndarray
     waiting_readers: np.ndarray
+    granted: np.ndarray
+    """1: the readers are on another host, which grants the slots here."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from srl.streams import sample_claims
 from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
 
 if TYPE_CHECKING:
@@ -44,13 +45,21 @@ def put_back(memory: SampleMemory, tickets: np.ndarray) -> None:
     memory.next_ticket[0] = max(int(memory.next_ticket[0]), int(known.max(initial=-1)) + 1)
 
 
-def give_back(memory: SampleMemory, writer: int) -> int:
-    """Frees the slots that a writer has not committed, and returns how many; under the lock."""
+def give_back(memory: SampleMemory, writer: int, *, died: bool) -> int:
+    """Gives back the slots that a writer has not committed, and returns how many; under the
+    lock."""
+    if memory.granted[0]:
+        return sample_claims.hand_back(memory, writer, died=died)
     held = np.flatnonzero((memory.status == WRITING) & (memory.writer == writer))
+    free_unwritten(memory, held)
+    return len(held)
+
+
+def free_unwritten(memory: SampleMemory, held: np.ndarray) -> None:
+    """Frees slots whose fragments will not come; under the lock."""
     put_back(memory, memory.ticket[held])
     memory.status[held] = FREE
     memory.waiting_writers[:] = 0
-    return len(held)
 
 
 def put_back_taken(memory: SampleMemory, spec: SampleSpec, reader: int, held: np.ndarray) -> int:

@@ -1,0 +1,187 @@
+"""A sample stream on several hosts: the owner, where the readers are, lends slots to writers that
+are elsewhere.
+
+The owner alone hands out tickets. On another host the stream is *granted*: a writer finds only the
+slots that the owner granted it there. Once it has committed one, the fragment goes to the slot that
+the owner holds for it. These are the two ends as whoever carries fragments between the hosts sees
+them; how they are carried is his affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.data.layout import mark_unwritten
+from srl.data.records import Trajectory
+from srl.data.trajectory import to_tree
+from srl.data.tree import leaves
+from srl.streams import sample_claims, sample_order
+from srl.streams.sample import SampleSpec
+from srl.streams.sample_memory import (
+    FREE,
+    GRANTED,
+    LEFT,
+    LOST,
+    READY,
+    WRITER_DIED,
+    WRITING,
+    SampleMemory,
+)
+
+
+class _End:
+    """What both ends have: the stream's memory as bytes."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
+        self.spec = spec
+        self.memory = SampleMemory(spec, arena)
+        self._arena = arena
+        self._lock_name = f"sample/{spec.name}"
+
+    def parts(self, index: int, length: int, *, whole: bool = True) -> list[np.ndarray]:
+        """The bytes of a fragment, uint8 [...] each: the slot as a whole if it is full and `whole`
+        is asked for, or else the used part of every array."""
+        if whole and length == self.spec.trajectory.capacity:
+            return [self.memory.raw[index]]
+        item, missing = self.memory.items[index], self.spec.trajectory.capacity - length
+        every = self.spec.trajectory.state_every
+        chunks = -(-length // every)
+        found = []
+        for name, tree in to_tree(item).items():
+            for leaf in leaves(tree):
+                used = chunks if name == "policy_state" else len(leaf) - missing
+                found.append(leaf[:used].reshape(-1).view(np.uint8))
+        return found
+
+    def pixels(self) -> list[bool]:
+        """For each of the `parts` that are not whole: whether it holds bytes such as pixels."""
+        tree = to_tree(self.spec.trajectory.shapes())
+        return [leaf.dtype == "uint8" for name in tree for leaf in leaves(tree[name])]
+
+
+class Lender(_End):
+    """The owner's end."""
+
+    def lend(self, writer: int, newest_version: int) -> tuple[int, int] | None:
+        """A slot and its ticket for a writer elsewhere, or None if it has to wait."""
+        with self._arena.lock(self._lock_name):
+            index = sample_claims.claim_free(self.memory, self.spec, writer, newest_version)
+            if isinstance(index, str):
+                return None
+            return index, int(self.memory.ticket[index])
+
+    def commit(self, index: int, length: int, num_env_steps: int) -> None:
+        """The fragment is in its slot: hands it to the readers."""
+        with self._arena.lock(self._lock_name):
+            waiting = sample_claims.commit(self.memory, self.spec, index, length, num_env_steps)
+        self._arena.ring(*waiting)
+
+    def take_back(self, indices: Sequence[int], *, lost: bool) -> None:
+        """Takes lent slots back; `lost` says that fragments were begun in them."""
+        with self._arena.lock(self._lock_name):
+            sample_order.free_unwritten(self.memory, np.array(indices, np.int64))
+            if lost:
+                self.memory.dropped[WRITER_DIED] += len(indices)
+        self._arena.ring(*self.spec.writers)
+
+    def lent_to(self, writers: Collection[int]) -> list[int]:
+        """Slots that the given writers hold."""
+        memory = self.memory
+        held = np.flatnonzero(memory.status == WRITING)
+        return [int(index) for index in held if memory.writer[index] in writers]
+
+
+class Borrower(_End):
+    """The end at the writers."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
+        super().__init__(spec, arena)
+        self._marked: set[int] = set()
+
+    def begin(self) -> None:
+        """Makes the stream a granted one here, with nothing granted yet."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            memory.granted[0] = 1
+            gone = np.isin(memory.status, (GRANTED, READY, LEFT, LOST))
+            memory.status[gone] = FREE
+        self._arena.ring(*self.spec.writers)
+
+    def take_over(self) -> None:
+        """Makes this host the owner: the last one is gone, and its numbers with it.
+
+        What is being written here is numbered anew; everything else of the old owner is forgotten.
+        """
+        memory = self.memory
+        if not memory.granted[0]:
+            return
+        with self._arena.lock(self._lock_name):
+            writing = np.flatnonzero(memory.status == WRITING)
+            memory.status[memory.status != WRITING] = FREE
+            memory.ticket[writing] = np.arange(writing.size)
+            for reader in range(len(self.spec.readers)):
+                first = sample_order.first_ticket(self.spec, reader)
+                memory.next_taken[reader] = memory.open_from[reader] = first
+            memory.next_ticket[0] = writing.size
+            memory.num_returned[0] = memory.num_lost[0] = 0
+            memory.granted[0] = 0
+        self._arena.ring(*self.spec.writers)
+
+    def wanting(self) -> list[int]:
+        """Writers that wait for a slot."""
+        found: list[int] = np.flatnonzero(self.memory.waiting_writers).tolist()
+        return found
+
+    def accept(self, writer: int, ticket: int) -> int | None:
+        """Puts a granted slot where its writer finds it; None if that does not want it any more."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            free = np.flatnonzero(memory.status == FREE)
+            if not free.size or not memory.waiting_writers[writer]:
+                return None
+            # The first ones first: only slots that are used take memory here.
+            index = int(free[0])
+            if index not in self._marked:
+                self._marked.add(index)
+                _mark(memory.items[index])
+            memory.ticket[index] = ticket
+            memory.writer[index] = writer
+            memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
+            memory.waiting_writers[writer] = 0
+            memory.status[index] = GRANTED
+        self._arena.ring(self.spec.writers[writer])
+        return index
+
+    def ended(self) -> dict[int, int]:
+        """Slots that their writers are done with, and how: READY, LEFT or LOST."""
+        status = self.memory.status.tobytes()
+        return {i: s for i, s in enumerate(status) if s in (READY, LEFT, LOST)}
+
+    def free(self, index: int) -> None:
+        """The owner has what was in a slot, or has it back."""
+        with self._arena.lock(self._lock_name):
+            if self.memory.status[index] in (READY, LEFT, LOST):
+                self.memory.status[index] = FREE
+
+    def revoke(self, index: int) -> None:
+        """A grant that no longer holds, if its writer has not begun: he is to ask again."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            if memory.status[index] != GRANTED:
+                return
+            memory.status[index] = FREE
+            writer = int(memory.writer[index])
+        self._arena.ring(self.spec.writers[writer])
+
+    def holds_of(self, writer: int) -> bool:
+        """Whether any slot here is still a writer's."""
+        return bool(((self.memory.status != FREE) & (self.memory.writer == writer)).any())
+
+
+def _mark(item: Trajectory) -> None:
+    """A fresh slot says so."""
+    mark_unwritten(to_tree(item))
+    item.policy_version.fill(-1)

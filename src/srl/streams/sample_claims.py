@@ -1,0 +1,99 @@
+"""How writers of a sample stream get their slots and hand them over: the numbers behind
+`SampleSink`, all under the stream's lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from srl.streams.sample_memory import FREE, GRANTED, LEFT, LOST, READY, WRITING, SampleMemory
+
+if TYPE_CHECKING:
+    from srl.streams.sample import SampleSpec
+
+Blocked = Literal["slots", "policy_age"]
+
+
+def claim_free(
+    memory: SampleMemory, spec: SampleSpec, writer: int, newest_version: int
+) -> int | Blocked:
+    """A free slot with the next ticket, now being written; or why there is none."""
+    ticket, num_returned = next_ticket(memory)
+    if newest_version < oldest_version(memory, spec, ticket):
+        return "policy_age"
+    free = np.flatnonzero(memory.status == FREE)
+    if not free.size:
+        memory.waiting_writers[writer] = 1
+        return "slots"
+    index = int(free[0])
+    memory.ticket[index] = ticket
+    memory.writer[index] = writer
+    # From here on the slot itself says that the ticket is in use, if this process dies.
+    memory.status[index] = WRITING
+    memory.num_returned[0] = num_returned
+    memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
+    return index
+
+
+def claim_granted(
+    memory: SampleMemory, spec: SampleSpec, writer: int, newest_version: int
+) -> int | Blocked:
+    """The oldest slot that the stream's owner granted this writer, now being written; or why there
+    is none."""
+    granted = np.flatnonzero((memory.status == GRANTED) & (memory.writer == writer))
+    if not granted.size:
+        memory.waiting_writers[writer] = 1
+        # The owner's next ticket, as this host last heard of it.
+        oldest = oldest_version(memory, spec, int(memory.next_ticket[0]))
+        return "policy_age" if newest_version < oldest else "slots"
+    index = int(granted[np.argmin(memory.ticket[granted])])
+    if newest_version < oldest_version(memory, spec, int(memory.ticket[index])):
+        return "policy_age"
+    memory.status[index] = WRITING
+    return index
+
+
+def next_ticket(memory: SampleMemory) -> tuple[int, int]:
+    """The ticket to use, and how many given back ones remain then.
+
+    A writer that died in a claim may have left its ticket where it took it from."""
+    in_use = memory.ticket[memory.status != FREE]
+    for count in range(int(memory.num_returned[0]), 0, -1):
+        if memory.returned[count - 1] not in in_use:
+            return int(memory.returned[count - 1]), count - 1
+    return max(int(memory.next_ticket[0]), int(in_use.max(initial=-1)) + 1), 0
+
+
+def oldest_version(memory: SampleMemory, spec: SampleSpec, ticket: int) -> int:
+    """The oldest policy version that a step of this ticket may have."""
+    if spec.max_policy_age is None:
+        return 0
+    batch = (ticket - int(memory.num_lost[0])) // spec.items_per_batch
+    return max(0, int(memory.base_version[0]) + batch - spec.max_policy_age)
+
+
+def commit(
+    memory: SampleMemory, spec: SampleSpec, index: int, length: int, num_env_steps: int
+) -> list[str]:
+    """Hands a written slot to the readers; names the processes to ring."""
+    memory.length[index] = length
+    memory.env_steps[index] = num_env_steps
+    memory.reader[index] = -1
+    memory.pending[index] = (1 << len(spec.readers)) - 1
+    memory.produced[memory.writer[index]] += 1
+    memory.status[index] = READY
+    waiting = np.flatnonzero(memory.waiting_readers)
+    memory.waiting_readers[waiting] = 0
+    return [spec.readers[reader] for reader in waiting]
+
+
+def hand_back(memory: SampleMemory, writer: int, *, died: bool) -> int:
+    """Marks the granted slots that a writer has not committed, for the owner to have back; returns
+    how many fragments were begun."""
+    mine = memory.writer == writer
+    begun = np.flatnonzero((memory.status == WRITING) & mine)
+    memory.status[begun] = LOST if died else LEFT
+    memory.status[(memory.status == GRANTED) & mine] = LEFT
+    memory.waiting_writers[writer] = 0
+    return len(begun)

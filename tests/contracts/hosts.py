@@ -1,0 +1,196 @@
+"""Two hosts on one machine: a folder and a gate each, joined over loopback.
+
+The gates of a `TcpCarrier` take their turns whenever a process rings, until nothing is under way
+any more: what one end did has reached the other when the call that did it returns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from carriers import Carrier, _create
+
+from srl.arena.shm import Bell, RunFolder, ShmArena, bump_placement, make_bell
+from srl.data.records import Snapshot
+from srl.gates.gate import Gate, largest_frame
+from srl.gates.post import GatePlan, Samples, Weights
+from srl.net.links import Links
+from srl.net.peers import Peer, Peers
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.streams.inference import InferenceSpec
+from srl.streams.sample import SampleSpec
+
+DEADLINE_SECONDS = 20.0
+NEWEST = ParameterSpec(policy="newest", shapes={"w": ((4,), "float32")}, readers=("actor",))
+"""Weights that only say which version is the newest."""
+
+
+class Side:
+    """One host: its folder, its gate, and the processes that are there."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: GatePlan,
+        folder: Path,
+        processes: tuple[str, ...],
+        clock: Callable[[], float],
+        links: type[Links] = Links,
+        **options: bool,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.processes = processes
+        self.incarnation = 0
+        for process in processes:
+            make_bell(folder, process)
+        bump_placement(folder)
+        self.arena = ShmArena(folder, "gate", gated=True, lazy=True)
+        self.bell = Bell(folder, "gate")
+        self.links = links(name, max_message_bytes=largest_frame(plan, self.arena))
+        self.gate = Gate(plan, folder, self.arena, self.links, clock=clock, **options)
+
+    def peer(self) -> Peer:
+        return Peer(
+            host=self.name,
+            incarnation=self.incarnation,
+            address=self.links.address,
+            public_key=self.links.keys.public,
+            processes=self.processes,
+        )
+
+    def close(self) -> None:
+        self.gate.close()
+        self.bell.close()
+        self.arena.close()
+
+
+class PumpedArena(ShmArena):
+    """Whoever rings waits until the gates have done all that follows from it."""
+
+    pump: Callable[[], None]
+
+    def ring(self, *processes: str) -> None:
+        super().ring(*processes)
+        self.pump()
+
+
+class TcpCarrier(Carrier):
+    """Clients, writers and actors on the host `left`; servers, readers and trainers on `right`."""
+
+    def __init__(self, links: type[Links] = Links, **options: bool) -> None:
+        self._runs = {name: RunFolder() for name in ("left", "right")}
+        self._arenas: list[ShmArena] = []
+        self._links = links
+        self._options = options
+        self._offset = 0.0
+        self._pumping = False
+        self.sides: dict[str, Side] = {}
+        super().__init__("tcp", self._runs["right"].path, self._open)
+
+    def clock(self) -> float:
+        return time.monotonic() + self._offset
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass for the gates."""
+        self._offset += seconds
+
+    def create(self, *specs: SampleSpec | InferenceSpec | ParameterSpec) -> None:
+        inference = tuple(spec for spec in specs if isinstance(spec, InferenceSpec))
+        samples = tuple(spec for spec in specs if isinstance(spec, SampleSpec))
+        weights = (NEWEST, *(spec for spec in specs if isinstance(spec, ParameterSpec)))
+        plan = GatePlan(
+            inference=inference,
+            samples=tuple(Samples(spec=spec, policy="newest") for spec in samples),
+            weights=tuple(Weights(spec=spec, trainers=("trainer",)) for spec in weights),
+        )
+        left, right = ["actor"], ["controller", "trainer", "writer"]
+        for one in inference:
+            left += one.clients
+            right += one.servers
+        for stream in samples:
+            left += stream.writers
+            right += stream.readers
+        for published in weights:
+            left += published.readers
+        self.places = {**dict.fromkeys(left, "left"), **dict.fromkeys(right, "right")}
+        for name, processes in (("left", left), ("right", right)):
+            folder = self._runs[name].path
+            arena = ShmArena(folder, "agent", lazy=name == "left")
+            for spec in specs:
+                _create(spec, arena, granted=name == "left")
+            arena.close()
+            unique = tuple(dict.fromkeys(processes))
+            self.sides[name] = Side(
+                name, plan, folder, unique, self.clock, self._links, **self._options
+            )
+        self.tell()
+        self.publish(max([0, *(spec.base_version for spec in samples)]))
+        self.pump()
+
+    def tell(self, without: str = "") -> None:
+        """Gives both hosts the address book."""
+        peers = tuple(side.peer() for name, side in self.sides.items() if name != without)
+        # The one that is dialled first: it turns away a gate that it does not expect yet.
+        for name, side in reversed(self.sides.items()):
+            side.gate.follow(Peers(own=name, peers=peers))
+
+    def publish(self, version: int) -> None:
+        arena = self._open("trainer")
+        if ParameterReader(NEWEST, arena).version < version:
+            weights = {"w": np.full(4, version, np.float32)}
+            ParameterWriter(NEWEST, arena).publish(Snapshot(version, weights))
+
+    def _open(self, process: str) -> ShmArena:
+        arena = PumpedArena(self._runs[self.places[process]].path, process, gated=True)
+        arena.pump = self.pump
+        self._arenas.append(arena)
+        return arena
+
+    def agent(self, process: str) -> ShmArena:
+        arena = PumpedArena(self._runs[self.places[process]].path, "agent", gated=True)
+        arena.pump = self.pump
+        self._arenas.append(arena)
+        return arena
+
+    def bell(self, process: str) -> Bell:
+        return Bell(self._runs[self.places[process]].path, process)
+
+    def pump(self) -> None:
+        """Lets the gates take turns until nothing is under way."""
+        if self._pumping or len(self.sides) < 2:
+            return
+        self._pumping = True
+        try:
+            end = time.monotonic() + DEADLINE_SECONDS
+            while self._turn():
+                assert time.monotonic() < end, "the gates never come to rest"
+        finally:
+            self._pumping = False
+
+    def _turn(self) -> bool:
+        left, right = self.sides["left"], self.sides["right"]
+        before = (left.links.sent_messages, right.links.sent_messages)
+        came = left.gate.turn() + right.gate.turn()
+        if came or before != (left.links.sent_messages, right.links.sent_messages):
+            return True
+        for one, other in ((left, right), (right, left)):
+            if not one.gate.post.greeted(other.name) or self.missing(one, other):
+                other.gate.wait(other.bell, 0.01)
+                return True
+        return False
+
+    def missing(self, one: Side, other: Side) -> int:
+        """Messages on their way from one to the other."""
+        return one.links.sent_messages - other.links.received_messages
+
+    def close(self) -> None:
+        for side in self.sides.values():
+            side.close()
+        for arena in self._arenas:
+            arena.close()
+        for run in self._runs.values():
+            run.remove()

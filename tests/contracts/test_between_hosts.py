@@ -1,0 +1,210 @@
+"""Streams and weights between hosts with real gate processes, and real processes at their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+import numpy as np
+import pytest
+from carriers import inference_spec, plain, sample_spec
+from gated import Hosts
+from test_inference_stream import ask
+
+from srl.arena.shm import Bell, ShmArena
+from srl.data.records import Snapshot
+from srl.gates.post import GatePlan, Samples, Weights
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.streams.inference import InferenceClient
+from srl.streams.sample import SampleSource
+from srl.streams.sample_books import ledger
+
+WAIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def closing_hosts() -> Iterator[list[Hosts]]:
+    made: list[Hosts] = []
+    yield made
+    for hosts in made:
+        hosts.close()
+
+
+@pytest.mark.parametrize("delivery", ["any", "all", "key"])
+def test_many_processes_at_both_ends(delivery: str) -> None:
+    spec = sample_spec(slots=3, writers=("w0", "w1"), readers=("r0", "r1"), delivery=delivery)
+    plan = GatePlan(samples=(Samples(spec=spec, policy=""),))
+    with closing(Hosts(plan, right=("r0", "r1"), left=("w0",), other=("w1",))) as hosts:
+        writers = [hosts["left"].puppet("w0"), hosts["other"].puppet("w1")]
+        readers = [hosts["right"].puppet(name) for name in spec.readers]
+        for index, puppet in enumerate(writers):
+            puppet("open_sink", spec=plain(spec), writer=index)
+        for index, puppet in enumerate(readers):
+            puppet("open_source", spec=plain(spec), reader=index)
+            puppet.start("read_all")
+        for index, puppet in enumerate(writers):
+            puppet.start("write_all", first=1000 * index, count=100)
+        for puppet in writers:
+            puppet.result()
+        got = [puppet.result() for puppet in readers]
+        wrote = [float(tag) for start in (0, 1000) for tag in range(start, start + 100)]
+        match delivery:
+            case "any":
+                assert sorted(got[0] + got[1]) == wrote
+            case "all":
+                assert sorted(got[0]) == sorted(got[1]) == wrote
+            case "key":
+                assert got == [wrote[:100], wrote[100:]]
+        books = ledger(spec, hosts["right"].arena)
+        assert (books.produced, books.in_flight) == (200, 0)
+        assert books.dropped["writer died"] == 0
+        assert [host.finish() for host in hosts.hosts.values()] == [0, 0, 0]
+
+
+def test_two_hosts_of_servers_share_the_work_and_one_takes_over_when_the_other_is_gone() -> None:
+    spec = inference_spec(servers=("s0", "s1"), lanes_per_client=6)
+    plan = GatePlan(inference=(spec,))
+    with closing(Hosts(plan, first=("s0",), second=("s1",), actors=("c0",))) as hosts:
+        servers = [hosts["first"].puppet("s0"), hosts["second"].puppet("s1")]
+        for index, puppet in enumerate(servers):
+            puppet("open_server", spec=plain(spec), server=index)
+            puppet.start("serve")
+        folder = hosts["actors"].folder
+        arena, bell = ShmArena(folder, "c0", gated=True), Bell(folder, "c0")
+        client = InferenceClient(spec, arena, 0)
+
+        def rounds(count: int) -> None:
+            for number in range(count):
+                for lane in range(6):
+                    ask(client, lane, [number, lane, 7])
+                left = set(range(6))
+                while left:
+                    assert bell.wait(WAIT_SECONDS), "never answered"
+                    for lane in client.poll():
+                        reply = client.take(lane)
+                        asked = client.request(lane).obs["a"][:3, 0]
+                        assert (reply.extras["value"][:3] == asked).all()
+                        assert (reply.action[:3] == asked.astype(np.int64) % 5).all()
+                        left.remove(lane)
+
+        rounds(30)
+        shares = [hosts[name].counters()["requests"] for name in ("first", "second")]
+        assert min(shares) > 30, f"both hosts serve: {shares}"
+        servers[1].kill()
+        hosts["second"].process.kill()
+        for lane in range(6):
+            ask(client, lane, [1, 2, 3])
+        hosts.tell("second")
+        left = 6
+        while left:
+            assert bell.wait(WAIT_SECONDS), "the requests of the dead host are answered by another"
+            for lane in client.poll():
+                client.take(lane)
+                left -= 1
+        rounds(5)
+        client.close()
+        assert servers[0].result() > 0, "the last server sees that its client has left"
+        bell.close()
+        arena.close()
+
+
+def test_weights_go_once_to_each_host_however_many_read_them_there() -> None:
+    """8 MB to 12 readers on three hosts."""
+    names = tuple(f"p{i}" for i in range(12))
+    spec = ParameterSpec(policy="p", shapes={"w": ((2_000_000,), "float32")}, readers=names)
+    plan = GatePlan(weights=(Weights(spec=spec, trainers=("trainer",)),))
+    placed = {f"h{i}": names[4 * i : 4 * i + 4] for i in range(3)}
+    with closing(Hosts(plan, home=("trainer",), **placed)) as hosts:
+        writer = ParameterWriter(spec, hosts["home"].arena)
+        bells = [Bell(hosts[f"h{i}"].folder, names[4 * i]) for i in range(3)]
+        for version in range(3):
+            weights = {"w": np.full(2_000_000, version, np.float32)}
+            writer.publish(Snapshot(version, weights))
+            for index, bell in enumerate(bells):
+                reader = ParameterReader(spec, hosts[f"h{index}"].arena)
+                while reader.version < version:
+                    assert bell.wait(WAIT_SECONDS), "never rung"
+                assert (reader.snapshot().weights["w"] == version).all()
+        sent = hosts["home"].counters()["sent_bytes"]
+        assert sent < 3 * 3 * 8_000_000 * 1.05, "once for each host and version"
+        for bell in bells:
+            bell.close()
+
+
+def test_a_host_that_joins_late_has_the_newest_weights_at_once() -> None:
+    spec = ParameterSpec(policy="p", shapes={"w": ((100,), "float32")}, readers=("a", "b"))
+    plan = GatePlan(weights=(Weights(spec=spec, trainers=("trainer",)),))
+    with closing(Hosts(plan, home=("trainer",), early=("a",), late=("b",))) as hosts:
+        hosts.tell("late")
+        writer = ParameterWriter(spec, hosts["home"].arena)
+        writer.publish(Snapshot(7, {"w": np.full(100, 7, np.float32)}))
+        bell = Bell(hosts["late"].folder, "b")
+        reader = ParameterReader(spec, hosts["late"].arena)
+        hosts.tell()
+        while reader.version < 7:
+            assert bell.wait(WAIT_SECONDS)
+        bell.close()
+
+
+def test_a_gate_that_is_replaced_costs_only_what_was_under_way() -> None:
+    spec = sample_spec(slots=4)
+    plan = GatePlan(samples=(Samples(spec=spec, policy=""),))
+    with closing(Hosts(plan, right=("r0",), left=("w0",))) as hosts:
+        source = SampleSource(spec, hosts["right"].arena, 0)
+        writer = hosts["left"].puppet("w0")
+        writer("open_sink", spec=plain(spec), writer=0)
+        bell = Bell(hosts["right"].folder, "r0")
+
+        def take() -> float:
+            while (item := source.take()) is None:
+                assert bell.wait(WAIT_SECONDS), "never rung"
+            tag = float(item.trajectory.reward[0, 0])
+            item.release()
+            source.acknowledge(1)
+            return tag
+
+        writer("write", tag=1.0)
+        assert take() == 1.0
+        for name in ("left", "right"):
+            writer("claim_soon")
+            writer("fill", tag=2.0)
+            host = hosts[name]
+            host.process.kill()
+            host.process.wait()
+            host.incarnation += 1
+            host.start()
+            hosts.tell()
+            writer("commit")
+            writer("write", tag=3.0)
+            assert take() == 3.0, "the fragment that was being written then is lost, no other"
+        books = ledger(spec, hosts["right"].arena)
+        assert (books.produced, books.consumed, books.in_flight) == (3, 3, 0)
+        assert books.dropped["writer died"] == 2
+        bell.close()
+
+
+def test_a_gate_ends_when_its_parent_does() -> None:
+    with closing(Hosts(GatePlan(), only=())) as hosts:
+        assert hosts["only"].finish() == 0
+
+
+def test_specs_that_differ_are_refused_and_said(capfd: pytest.CaptureFixture[str]) -> None:
+    spec = ParameterSpec(policy="p", shapes={"w": ((4,), "float32")}, readers=("a",))
+    plan = GatePlan(weights=(Weights(spec=spec, trainers=("t",)),))
+    other = msgspec.structs.replace(spec, shapes={"w": ((5,), "float32")})
+    with closing(Hosts(plan, home=("t",))) as hosts:
+        from gated import Host
+
+        stranger = Host(
+            "z", GatePlan(weights=(Weights(spec=other, trainers=("t",)),)), ("a",), False
+        )
+        hosts.hosts["z"] = stranger
+        hosts.tell()
+        writer = ParameterWriter(spec, hosts["home"].arena)
+        writer.publish(Snapshot(1, {"w": np.zeros(4, np.float32)}))
+        while not hosts["home"].counters()["rejected"]:
+            assert hosts["home"].process.poll() is None
+            hosts["home"].bell.wait(0.05)
+        assert ParameterReader(other, stranger.arena).version == -1
+    assert "refused: expected the streams and messages of this run's plan" in capfd.readouterr().err
