@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from srl.errors import ConfigError, nearest
+
+SENT_FROM = "SRL_CODE_SENT_FROM"
+"""Names, where a user's folder was sent to another machine, the folder as it was at home. There it
+is the folder that processes start in."""
 
 
 def resolve(path: str) -> Any:
@@ -61,8 +66,16 @@ def _load_module(name: str) -> Any:
         raise
 
 
+def _arrived(file: Path) -> Path:
+    """Where a file of the user's folder is on this machine."""
+    home = os.environ.get(SENT_FROM)
+    if home and file.is_relative_to(home):
+        return Path.cwd() / file.relative_to(home)
+    return file
+
+
 def _load_file(name: str) -> Any:
-    file = Path(name).resolve()
+    file = _arrived(Path(name).resolve())
     if not file.is_file():
         raise ConfigError(f"import path: no file {name!r}.")
     module_name = f"srl_user_{file.stem}_{abs(hash(str(file))):x}"

@@ -1,0 +1,227 @@
+"""Agents as Ray actors: Ray finds room for them, starts them again, and replaces lost nodes.
+
+Hosts of one kind are the bundles of one placement group. An actor does nothing but run the agent in
+its process; records travel by our own streams, and never through Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from srl.errors import RunError, SrlError
+from srl.experiment import Experiment
+from srl.launch.engines import HostRequest, Join
+from srl.launch.ray_cluster import RayCluster, bundle, explain_missing
+
+LEAVE_SECONDS = 3.0
+"""How long agents may take to leave after the head has told them to."""
+
+
+class RayAgent:
+    """The actor: it runs one agent, for as long as the run goes on."""
+
+    def __init__(self, address: str, key: str, name: str) -> None:
+        self._address = address
+        self._key = key
+        self._name = name
+
+    def hello(self) -> str:
+        """Answers once the actor runs; the machine it runs on."""
+        return os.uname().nodename
+
+    def run(self) -> str:
+        """Runs the agent; what went wrong, or nothing.
+
+        An actor that dies is started again by Ray, and this call with it.
+        """
+        from srl.launch.agent import run_agent
+
+        with tempfile.TemporaryDirectory(prefix="srl-key-") as folder:
+            file = Path(folder) / "join.key"
+            file.touch(mode=0o600)
+            file.write_text(self._key)
+            try:
+                run_agent(self._address, file, name=self._name)
+            except SrlError as error:
+                return str(error)
+        return ""
+
+
+@dataclass
+class _Group:
+    """Hosts that need the same, and their placement group."""
+
+    hosts: list[HostRequest]
+    placement: Any
+    begun: float
+
+
+@dataclass
+class _Host:
+    actor: Any
+    hello: Any
+    """Ready when the actor runs."""
+    ended: Any
+    """Ready when its agent has ended for good."""
+    is_up: bool = False
+
+
+class RayEngine:
+    """Starts one agent for each host of the run on a Ray cluster."""
+
+    def __init__(self, experiment: Experiment, run_dir: Path) -> None:
+        self._config = experiment.ray
+        self._cluster = RayCluster(self._config)
+        self._ray = self._cluster.ray
+        self._join: Join | None = None
+        self._key = ""
+        self._groups: list[_Group] = []
+        self._hosts: dict[str, _Host] = {}
+        self._news: list[str] = []
+
+    @property
+    def bind(self) -> str:
+        """The address of this machine in the cluster; loopback where the cluster is our own."""
+        return self._cluster.bind
+
+    def start(self, join: Join, hosts: Sequence[HostRequest]) -> None:
+        """Asks Ray for room, and starts actors in it when it is there."""
+        self._join = join
+        self._key = join.key_file.read_text()
+        ordered = sorted(hosts, key=lambda host: (host.kind, repr(host.resources)))
+        for _, same in groupby(ordered, key=lambda host: (host.kind, host.resources)):
+            members = list(same)
+            placement = self._ray.util.placement_group(
+                [bundle(host.resources) for host in members], strategy=self._config.spread
+            )
+            self._groups.append(_Group(members, placement, time.monotonic()))
+            for index, host in enumerate(members):
+                self._start(host, placement, index)
+
+    def _start(self, host: HostRequest, placement: Any, index: int) -> None:
+        """An actor that waits for its place, which Ray makes elsewhere if the node is lost."""
+        assert self._join is not None
+        strategies = import_module("ray.util.scheduling_strategies")
+        needs = bundle(host.resources)
+        actor = (
+            self._ray.remote(RayAgent)
+            .options(
+                num_cpus=needs.get("CPU", 0),
+                num_gpus=needs.get("GPU", 0),
+                memory=needs.get("memory"),
+                max_restarts=self._config.max_restarts,
+                max_task_retries=-1,
+                max_concurrency=1,
+                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
+                    placement_group=placement, placement_group_bundle_index=index
+                ),
+            )
+            .remote(self._join.address, self._key, host.name)
+        )
+        self._hosts[host.name] = _Host(actor, actor.hello.remote(), actor.run.remote())
+
+    def poll(self) -> list[str]:
+        """News of hosts that were started or given up."""
+        for name, host in list(self._hosts.items()):
+            if not host.is_up and self._is_ready(host.hello):
+                host.is_up = True
+                self._news.append(f"host {name} runs on {self._result(name, host.hello)}")
+            if self._is_ready(host.ended):
+                del self._hosts[name]
+                words = self._result(name, host.ended)
+                if words:
+                    raise RunError(f"the agent of host {name!r} failed: {words}")
+        self._check_patience()
+        news, self._news = self._news, []
+        return news
+
+    def _is_ready(self, reference: Any) -> bool:
+        ready, _ = self._ray.wait([reference], timeout=0)
+        return bool(ready)
+
+    def _result(self, name: str, reference: Any) -> str:
+        errors = self._ray.exceptions
+        try:
+            return str(self._ray.get(reference))
+        except errors.RuntimeEnvSetupError as error:
+            raise RunError(
+                f"host {name!r}: Ray could not set up its environment: {error}. Look at the "
+                "settings ray.working_dir, ray.py_modules and ray.pip."
+            ) from None
+        except errors.RayError as error:
+            raise RunError(f"host {name!r}: its Ray actor is gone: {error}.") from None
+
+    def _check_patience(self) -> None:
+        limit = self._config.wait_seconds
+        if not limit:
+            return
+        for group in self._groups:
+            if time.monotonic() - group.begun > limit and self._state(group) == "PENDING":
+                names = ", ".join(host.name for host in group.hosts)
+                raise RunError(
+                    f"{names}: expected room on the Ray cluster within {limit:g} s, got none: "
+                    f"{self._lack(group)}. Ask for less (`resources`), wait longer "
+                    "(`ray.wait_seconds`), or add nodes."
+                )
+
+    def _state(self, group: _Group) -> str:
+        return str(self._ray.util.placement_group_table(group.placement).get("state", ""))
+
+    def waiting(self) -> dict[str, str]:
+        """Hosts that Ray has no room for, with the resource that is missing, or that start."""
+        found: dict[str, str] = {}
+        for group in self._groups:
+            absent = [h.name for h in group.hosts if h.name in self._hosts]
+            absent = [name for name in absent if not self._hosts[name].is_up]
+            if absent:
+                placed = self._state(group) == "CREATED"
+                why = "Ray is starting it" if placed else self._lack(group)
+                found |= dict.fromkeys(absent, why)
+        return found
+
+    def _lack(self, group: _Group) -> str:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        wanted = bundle(group.hosts[0].resources)
+        words = explain_missing(wanted, nodes, self._ray.available_resources())
+        count = len(group.hosts)
+        return words if count == 1 else f"each of {count} {words}"
+
+    def remove(self, name: str) -> None:
+        """Ends one host's actor; its place is given back with the last one of its group."""
+        host = self._hosts.pop(name, None)
+        if host is None:
+            return
+        self._end([host])
+        for group in list(self._groups):
+            if not any(member.name in self._hosts for member in group.hosts):
+                self._groups.remove(group)
+                self._ray.util.remove_placement_group(group.placement)
+
+    def close(self) -> None:
+        """Ends every actor, gives back every place, and leaves the cluster."""
+        hosts, self._hosts = list(self._hosts.values()), {}
+        groups, self._groups = self._groups, []
+        try:
+            self._end(hosts)
+            for group in groups:
+                self._ray.util.remove_placement_group(group.placement)
+        finally:
+            self._cluster.close()
+
+    def _end(self, hosts: list[_Host]) -> None:
+        up = [host.ended for host in hosts if host.is_up]
+        if up:
+            # Those that have heard of the end leave by themselves, and take everything with them.
+            self._ray.wait(up, num_returns=len(up), timeout=LEAVE_SECONDS)
+        for host in hosts:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(host.actor, no_restart=True)

@@ -1,0 +1,188 @@
+"""Agents as steps of a Slurm job, started by `srun` from its first node, where the head is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from srl.errors import ConfigError, RunError
+from srl.experiment import Experiment
+from srl.launch.engines import HostRequest, Join, agent_command
+from srl.launch.last_words import log_tail
+from srl.launch.slurm_job import PARTS_VARIABLE, inside_job
+
+MAX_STARTS = 6
+"""How often in a row an agent may end before the run does."""
+LASTING_SECONDS = 60.0
+"""An agent that ran for so long was well: it begins to count anew."""
+LEAVE_SECONDS = 3.0
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class _Step:
+    """One agent, and the `srun` that started it."""
+
+    part: int
+    node: str
+    cpus: int
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+    begun: float = 0.0
+    due: float = 0.0
+    """When it is started next, where it does not run."""
+
+
+class SlurmEngine:
+    """Starts one agent on each node of the job but the head's."""
+
+    def __init__(self, experiment: Experiment, run_dir: Path) -> None:
+        if not inside_job():
+            raise ConfigError(
+                "launcher: expected to be in a job that `srl train --launcher slurm` handed in, "
+                "got none. Start the run with that command."
+            )
+        self._run_dir = run_dir.absolute()
+        self._join: Join | None = None
+        self._steps: dict[str, _Step] = {}
+        names = msgspec.json.decode(os.environ[PARTS_VARIABLE], type=list[list[str]])
+        self._one_part = len(names) == 1
+        self._where = {
+            host: (part, node)
+            for part, hosts in enumerate(names)
+            for host, node in zip(hosts, _nodes(part, self._one_part), strict=True)
+        }
+
+    @property
+    def bind(self) -> str:
+        """This node's address, on the way to the job's other nodes."""
+        others = [node for host, (_, node) in self._where.items() if host]
+        if not others:
+            return LOOPBACK
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((_node_address(others[0]), 1))
+            return str(probe.getsockname()[0])
+
+    def start(self, join: Join, hosts: Sequence[HostRequest]) -> None:
+        """Starts an agent for each host, on the node that the job has for it."""
+        self._join = join
+        for host in hosts:
+            if host.name not in self._where:
+                names = ", ".join(name for name in self._where if name)
+                raise RunError(
+                    f"host {host.name!r}: expected one of those that the job was handed in with "
+                    f"({names}), got another. Hand in the run again: `srl resume {self._run_dir}`."
+                )
+            part, node = self._where[host.name]
+            step = _Step(part, node, max(1, round(host.resources.cpus)))
+            self._steps[host.name] = step
+            self._run(host.name, step)
+
+    def _run(self, name: str, step: _Step) -> None:
+        assert self._join is not None
+        step.starts += 1
+        step.begun = time.monotonic()
+        command = [
+            "srun",
+            *([] if self._one_part else [f"--het-group={step.part}"]),
+            # A node may be lost: then another of the job takes the agent in, beside its own.
+            *([f"--nodelist={step.node}"] if step.starts == 1 else []),
+            *("--nodes=1", "--ntasks=1", f"--cpus-per-task={step.cpus}", "--overlap"),
+            *(f"--job-name=agent-{name}", "--input=none", "--unbuffered", "--kill-on-bad-exit=0"),
+            *agent_command(self._join, name),
+        ]
+        with (self._run_dir / "logs" / f"agent-{name}.log").open("ab") as output:
+            step.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def poll(self) -> list[str]:
+        """Starts agents again that have ended, after a while that grows."""
+        news = []
+        now = time.monotonic()
+        for name, step in self._steps.items():
+            if step.process is None:
+                if now >= step.due:
+                    self._run(name, step)
+                continue
+            code = step.process.poll()
+            if code is None:
+                if now - step.begun > LASTING_SECONDS:
+                    step.starts = 1
+                continue
+            if step.starts >= MAX_STARTS:
+                raise RunError(
+                    f"the agent of host {name!r} ended {step.starts} times in a row (exit code "
+                    f"{code}).{log_tail(self._run_dir, f'agent-{name}')}"
+                )
+            step.process = None
+            step.due = now + 0.5 * 2.0 ** (step.starts - 1)
+            news.append(f"the agent of host {name} ended (exit code {code}); starting it again")
+        return news
+
+    def waiting(self) -> dict[str, str]:
+        """Agents whose step has not reached its node, as far as is known here."""
+        return {name: f"its step is starting on {s.node}" for name, s in self._steps.items()}
+
+    def remove(self, name: str) -> None:
+        """Ends one host's agent; its node stays with the job."""
+        step = self._steps.pop(name, None)
+        if step is not None:
+            _end([step])
+
+    def close(self) -> None:
+        """Ends every agent."""
+        steps, self._steps = list(self._steps.values()), {}
+        _end(steps)
+
+
+def _end(steps: list[_Step]) -> None:
+    processes = [step.process for step in steps if step.process is not None]
+    # Those that have heard of the end leave by themselves; srun hands on the signal to the others.
+    for patience in (LEAVE_SECONDS, LEAVE_SECONDS, None):
+        deadline = time.monotonic() + (patience or 0.0)
+        for process in processes:
+            if patience is None and process.poll() is None:
+                process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(None if patience is None else max(0.0, deadline - time.monotonic()))
+        processes = [process for process in processes if process.poll() is None]
+        for process in processes:
+            process.terminate()
+
+
+def _nodes(part: int, only: bool) -> list[str]:
+    """The nodes of one part of the job, in order."""
+    variable = "SLURM_JOB_NODELIST" if only else f"SLURM_JOB_NODELIST_HET_GROUP_{part}"
+    return _scontrol("show", "hostnames", os.environ[variable]).split()
+
+
+def _node_address(node: str) -> str:
+    """The network address of a node, as Slurm has it."""
+    words = _scontrol("show", "node", node, "--oneliner").split()
+    found = [word.partition("=")[2] for word in words if word.startswith("NodeAddr=")]
+    return found[0] if found else node
+
+
+def _scontrol(*arguments: str) -> str:
+    try:
+        return subprocess.run(
+            ["scontrol", *arguments], capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        words = getattr(error, "stderr", "") or str(error)
+        raise RunError(
+            f"Slurm does not answer (`scontrol {' '.join(arguments)}`): {words}"
+        ) from None
