@@ -55,7 +55,7 @@ class ResourcesConfig:
         """The sum over workers, given by the names of their groups (`actor`, `trainer-red`)."""
         total = ResourceConfig(cpus=0.0)
         for group in groups:
-            total += getattr(self, group.partition("-")[0], self.other)
+            total += vars(self).get(group.partition("-")[0], self.other)
         return total
 
 

@@ -221,6 +221,9 @@ class RayCluster:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_TMPDIR": str(self.folder),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # A dead node is known in seconds.
+            "RAY_health_check_period_ms": "500",
+            "RAY_health_check_failure_threshold": "3",
         }
         self._process = subprocess.Popen(
             [sys.executable, str(RAY_NODES)],
@@ -233,7 +236,8 @@ class RayCluster:
         try:
             self._process.wait(30.0)
             self.address: str = self._ask("head")
-            self.nodes = [self.add_node(), self.add_node()]
+            self.add_node()
+            self.add_node()
         except BaseException:
             end_all(self.folder)
             raise
@@ -246,13 +250,12 @@ class RayCluster:
         assert answer, (self.folder / "nodes.log").read_text()
         return answer
 
-    def add_node(self) -> str:
-        """Another node; its id."""
-        return self._ask("add", "2")
+    def add_node(self) -> None:
+        self._ask("add", "2")
 
-    def kill_node(self, node: str) -> None:
-        """Kills everything of a node, as if its power went out."""
-        self._ask("kill", node)
+    def kill_busy_node(self) -> None:
+        """Kills everything of a node with workers of ours, as if its power went out."""
+        self._ask("kill")
 
     def close(self) -> None:
         with suppress(BrokenPipeError):

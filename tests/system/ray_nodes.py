@@ -17,7 +17,7 @@ SMALL = {"object_store_memory": 80 * 2**20}
 
 def main() -> None:
     cluster = Cluster()
-    nodes: dict[str, Any] = {}
+    nodes: list[Any] = []
     for line in sys.stdin:
         match line.split():
             case ["head"]:
@@ -28,10 +28,13 @@ def main() -> None:
                 answer = cluster.address
             case ["add", cpus]:
                 node = cluster.add_node(num_cpus=int(cpus), include_log_monitor=False, **SMALL)
-                nodes[node.node_id] = node
+                nodes.append(node)
                 answer = node.node_id
-            case ["kill", name]:
-                answer = kill(cluster, nodes.pop(name))
+            case ["kill"]:
+                busy = next(node for node in nodes if is_busy(node))
+                nodes.remove(busy)
+                kill(cluster, busy)
+                answer = busy.node_id
             case _:
                 break
         print(answer, flush=True)
@@ -39,14 +42,22 @@ def main() -> None:
     print("ended", flush=True)
 
 
-def kill(cluster: Cluster, node: Any) -> str:
-    """Kills the processes of a node and all that they started, none of them warned."""
-    raylet = node.all_processes["raylet"][0].process
-    family = psutil.Process(raylet.pid).children(recursive=True)
-    for process in [psutil.Process(raylet.pid), *family]:
+def is_busy(node: Any) -> bool:
+    """Whether workers of ours run on a node."""
+    return any("srl.launch.worker" in process.cmdline() for process in family(node))
+
+
+def family(node: Any) -> list[psutil.Process]:
+    """The raylet of a node, and all that it started."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    return [raylet, *raylet.children(recursive=True)]
+
+
+def kill(cluster: Cluster, node: Any) -> None:
+    """Kills the processes of a node, none of them warned."""
+    for process in family(node):
         process.kill()
     cluster.remove_node(node, allow_graceful=False)
-    return str(len(family))
 
 
 if __name__ == "__main__":

@@ -35,14 +35,12 @@ class RayAgent:
         self._name = name
 
     def hello(self) -> str:
-        """Answers once the actor runs; the machine it runs on."""
-        return os.uname().nodename
+        """Answers once the actor runs: where it does."""
+        node = import_module("ray").get_runtime_context().get_node_id()
+        return f"{os.uname().nodename} (Ray node {node[:8]})"
 
     def run(self) -> str:
-        """Runs the agent; what went wrong, or nothing.
-
-        An actor that dies is started again by Ray, and this call with it.
-        """
+        """Runs the agent until the run is over; what went wrong, or nothing."""
         from srl.launch.agent import run_agent
 
         with tempfile.TemporaryDirectory(prefix="srl-key-") as folder:
@@ -65,14 +63,18 @@ class _Group:
     begun: float
 
 
-@dataclass
 class _Host:
-    actor: Any
-    hello: Any
-    """Ready when the actor runs."""
-    ended: Any
-    """Ready when its agent has ended for good."""
-    is_up: bool = False
+    """One actor. Ray starts it again when it is lost, but not what it did: that is asked anew."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.ask()
+
+    def ask(self) -> None:
+        """Asks the actor to answer once it runs, and to run the agent."""
+        self.is_up = False
+        self.hello = self.actor.hello.remote()
+        self.ended = self.actor.run.remote()
 
 
 class RayEngine:
@@ -119,7 +121,6 @@ class RayEngine:
                 num_gpus=needs.get("GPU", 0),
                 memory=needs.get("memory"),
                 max_restarts=self._config.max_restarts,
-                max_task_retries=-1,
                 max_concurrency=1,
                 scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
                     placement_group=placement, placement_group_bundle_index=index
@@ -127,19 +128,27 @@ class RayEngine:
             )
             .remote(self._join.address, self._key, host.name)
         )
-        self._hosts[host.name] = _Host(actor, actor.hello.remote(), actor.run.remote())
+        self._hosts[host.name] = _Host(actor)
 
     def poll(self) -> list[str]:
-        """News of hosts that were started or given up."""
+        """News of hosts that were started or lost; Ray sees to those that are lost."""
         for name, host in list(self._hosts.items()):
             if not host.is_up and self._is_ready(host.hello):
+                where = self._result(name, host.hello)
+                if where is None:
+                    host.ask()
+                    continue
                 host.is_up = True
-                self._news.append(f"host {name} runs on {self._result(name, host.hello)}")
+                self._news.append(f"host {name} runs on {where}")
             if self._is_ready(host.ended):
-                del self._hosts[name]
                 words = self._result(name, host.ended)
                 if words:
                     raise RunError(f"the agent of host {name!r} failed: {words}")
+                if words is None:
+                    self._news.append(f"host {name}: its actor was lost; Ray starts it again")
+                    host.ask()
+                else:
+                    del self._hosts[name]
         self._check_patience()
         news, self._news = self._news, []
         return news
@@ -148,17 +157,20 @@ class RayEngine:
         ready, _ = self._ray.wait([reference], timeout=0)
         return bool(ready)
 
-    def _result(self, name: str, reference: Any) -> str:
+    def _result(self, name: str, reference: Any) -> str | None:
+        """What an actor answered; None if it was lost and comes back."""
         errors = self._ray.exceptions
         try:
             return str(self._ray.get(reference))
+        except errors.ActorUnavailableError:
+            return None
         except errors.RuntimeEnvSetupError as error:
             raise RunError(
                 f"host {name!r}: Ray could not set up its environment: {error}. Look at the "
                 "settings ray.working_dir, ray.py_modules and ray.pip."
             ) from None
         except errors.RayError as error:
-            raise RunError(f"host {name!r}: its Ray actor is gone: {error}.") from None
+            raise RunError(f"host {name!r}: its Ray actor is gone: {error}") from None
 
     def _check_patience(self) -> None:
         limit = self._config.wait_seconds
