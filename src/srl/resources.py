@@ -101,9 +101,8 @@ class SlurmConfig:
     """The account that pays; empty takes the user's default."""
     qos: str = ""
     """The quality of service; empty takes the default."""
-    time: str = ""
-    """The time limit of one run of the job, as Slurm writes it (`2:00:00`, `1-12`); empty takes the
-    partition's. A job that is cut off by it goes on in the next one."""
+    time_minutes: int = 0
+    """How long the job may take before it has to queue again; 0 takes the partition's limit."""
     gres: str = ""
     """What is asked for where a host needs GPUs, with {gpus} for their number; empty asks by
     `--gpus-per-node`."""
@@ -115,7 +114,6 @@ class SlurmConfig:
     """More options of sbatch for every part of the job, like `--constraint=ib`."""
 
     def __post_init__(self) -> None:
-        if self.signal_seconds < 0:
-            raise ConfigError(
-                f"slurm.signal_seconds: expected at least 0, got {self.signal_seconds}."
-            )
+        for name in ("time_minutes", "signal_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"slurm.{name}: expected at least 0, got {getattr(self, name)}.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Launcher, Layout
 from srl.launch.run_dir import RunDir, new_run_dir
+from srl.launch.slurm_job import inside_job, wait_for_job
 from srl.overrides import override
 from srl.recipes.target import DEFAULT_STEPS, absolute, find_experiment
 from srl.services.summary import Summary, read_summary
@@ -131,13 +132,34 @@ def start(
     """
     from srl.launch.launch import launch
 
+    if is_for_slurm(experiment):
+        wait_for_job(hand_in(experiment, path, fresh=fresh))
+        return Run(path)
+    _make_way(experiment, path, fresh)
+    launch(experiment, path, quiet=quiet, begun=begun)
+    return Run(path)
+
+
+def is_for_slurm(experiment: Experiment) -> bool:
+    """Whether a run is to be handed in as a Slurm job, and this is not yet the job."""
+    return experiment.launcher == "slurm" and not inside_job()
+
+
+def hand_in(experiment: Experiment, path: Path, *, fresh: bool = False) -> str:
+    """Hands in a run as a Slurm job and returns the job's number."""
+    from srl.launch.slurm_submit import submit_run
+
+    _make_way(experiment, path, fresh)
+    return submit_run(_filled_in(experiment), RunDir(path))
+
+
+def _make_way(experiment: Experiment, path: Path, fresh: bool) -> None:
+    """Removes the run that is there if `fresh`; otherwise this one must be able to go on in it."""
     directory = RunDir(path)
     if fresh:
         directory.clear()
     elif directory.exists:
         directory.check_resumable(_filled_in(experiment))
-    launch(experiment, path, quiet=quiet, begun=begun)
-    return Run(path)
 
 
 def resume(
@@ -149,13 +171,18 @@ def resume(
 ) -> Run:
     """Goes on with a run where its last checkpoint left off."""
     begun = time.monotonic() if begun is None else begun
-    directory = RunDir(Path(run_dir))
+    experiment = resumed(run_dir, set)
+    return start(experiment, Path(run_dir), quiet=quiet, begun=begun)
+
+
+def resumed(run_dir: str | Path, set: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment that a run is, with some settings changed."""
     settings = dict(set or {})
     if settings.get("until") == "none":
         settings["until"] = ""
-    experiment = override(directory.read_config(), settings)
+    experiment = override(RunDir(Path(run_dir)).read_config(), settings)
     _check_until(experiment)
-    return start(experiment, directory.path, quiet=quiet, begun=begun)
+    return experiment
 
 
 class Run:

@@ -84,7 +84,9 @@ def wait_for_updates(slurm: SlurmCluster, job: str, run: Path, more: int = 3) ->
 def test_a_job_runs_to_its_result(slurm: SlurmCluster, submit: Submit, tmp_path: Path) -> None:
     run = tmp_path / "run"
 
-    job = submit("--steps", "4000", "--set", "resources.actor.cpus=2", "--set", "slurm.time=5")
+    job = submit(
+        "--steps", "4000", "--set", "resources.actor.cpus=2", "--set", "slurm.time_minutes=5"
+    )
 
     done = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
     wait_for(lambda: slurm.state(job) in done, 90.0, "the job to end")
@@ -92,11 +94,12 @@ def test_a_job_runs_to_its_result(slurm: SlurmCluster, submit: Submit, tmp_path:
     summary = read_summary(run)
     assert summary["status"] == "finished"
     assert summary["env_steps"] >= 4000
-    assert "joined" in (run / "logs" / "agent-far.log").read_text()
+    assert "host far joined" in (run / "logs" / "controller.log").read_text()
     # The head and the actors need different things: two parts, on two nodes.
     assert slurm.field(job, "TimeLimit") == "00:05:00"
-    assert slurm.field(f"{job}+1", "NumCPUs") == "2"
-    assert slurm.field(f"{job}+0", "NodeList") != slurm.field(f"{job}+1", "NodeList")
+    second = str(int(job) + 1)
+    assert slurm.field(second, "NumCPUs") == "2"
+    assert slurm.field(job, "NodeList") != slurm.field(second, "NodeList")
 
 
 def agent_pid(shm: Path) -> Any:
@@ -113,8 +116,8 @@ def test_a_job_outlives_its_agent_its_time_and_ends_when_it_is_cancelled(
     wait_for_updates(slurm, job, run)
 
     os.kill(agent_pid(shm), signal.SIGKILL)
-    log = run / "logs" / "agent-far.log"
-    wait_for(lambda: log.read_text().count("joined") == 2, 30.0, "the agent to come back")
+    log = run / "logs" / "controller.log"
+    wait_for(lambda: log.read_text().count("far joined") == 2, 30.0, "the agent to come back")
     wait_for_updates(slurm, job, run)
 
     # What Slurm sends when the job's time is nearly over.

@@ -64,6 +64,9 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--address", metavar="CLUSTER", help="the Ray cluster, for --launcher ray (auto, HOST:PORT)"
     )
     parser.add_argument(
+        "--wait", action="store_true", help="with --launcher slurm: return when the job has ended"
+    )
+    parser.add_argument(
         "--steps", type=number, metavar="N", help="environment steps to train on (200_000, 1e6, 2M)"
     )
     parser.add_argument("--seconds", type=float, metavar="S", help="seconds to train for")

@@ -22,6 +22,8 @@ srl train envpool:Pong-v5 --steps 2M --set algorithm.learning_rate=5e-4
 srl train my_env.py:MyEnv --env-arg size=8 --seconds 60
 srl train cartpole --seeds 5 --run-dir runs/cartpole
 srl train cartpole --layout remote      (the same on several hosts; here: agents on this machine)
+srl train pong --launcher ray --address auto --set 'hosts={a: [actor], b: [actor]}'
+srl train pong --launcher slurm --set slurm.partition=gpu --set slurm.time_minutes=720
 srl train cartpole --run-dir runs/a     (again: goes on; --fresh: starts over)
 """
 
@@ -79,7 +81,7 @@ def _train(args: argparse.Namespace) -> int:
     from srl.errors import ConfigError
     from srl.launch.run_dir import new_run_dir
     from srl.overrides import parse_pairs
-    from srl.run import assemble, start
+    from srl.run import assemble, is_for_slurm, start
 
     if args.seeds is not None and args.seeds < 1:
         raise ConfigError(f"--seeds: expected at least 1, got {args.seeds}.")
@@ -104,6 +106,8 @@ def _train(args: argparse.Namespace) -> int:
     path = Path(args.run_dir) if args.run_dir else new_run_dir(experiment.name, experiment.seed)
     if args.seeds:
         return _train_seeds(experiment, path, args)
+    if is_for_slurm(experiment):
+        return _hand_in(experiment, path, args, fresh=args.fresh)
     run = start(experiment, path, fresh=args.fresh, quiet=args.quiet, begun=args.begun)
     return _report(run, args.quiet)
 
@@ -155,15 +159,34 @@ def seeds_table(rows: list[tuple[int, Summary]]) -> str:
 
 def _resume(args: argparse.Namespace) -> int:
     from srl.overrides import parse_pairs
-    from srl.run import resume
+    from srl.run import is_for_slurm, resumed, start
 
     settings: dict[str, Any] = parse_pairs(args.set, "--set")
     keys = ("layout", "launcher", "listen", "steps", "seconds", "until")
     given = {key: getattr(args, key) for key in keys}
     given["ray.address"] = args.address
     settings |= {key: value for key, value in given.items() if value is not None}
-    run = resume(args.directory, set=settings, quiet=args.quiet, begun=args.begun)
+    experiment, path = resumed(args.directory, settings), Path(args.directory)
+    if is_for_slurm(experiment):
+        return _hand_in(experiment, path, args, fresh=False)
+    run = start(experiment, path, quiet=args.quiet, begun=args.begun)
     return _report(run, args.quiet)
+
+
+def _hand_in(experiment: Experiment, path: Path, args: argparse.Namespace, *, fresh: bool) -> int:
+    """Hands in a Slurm job; how it went is reported only to those who wait for it."""
+    from srl.launch.slurm_job import wait_for_job
+    from srl.run import Run, hand_in
+
+    job = hand_in(experiment, path, fresh=fresh)
+    if not args.quiet:
+        print(
+            f"job {job} is handed in\nfollow  srl status {path}\nend     scancel {job}", flush=True
+        )
+    if not args.wait:
+        return 0
+    wait_for_job(job)
+    return _report(Run(path), args.quiet)
 
 
 def _report(run: Run, quiet: bool) -> int:

@@ -66,7 +66,7 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     layout = experiment.layout
     if layout == "serial" and experiment.hosts:
         raise ConfigError("layout: expected one with processes where there are hosts, got serial.")
-    if layout == "auto" and experiment.hosts:
+    if layout == "auto" and (experiment.hosts or experiment.launcher in ("ray", "slurm")):
         layout = "remote"
     elif layout == "auto" and cores == 1:
         layout = "serial"

@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ JOB_VARIABLE = "SRL_SLURM_JOB"
 PARTS_VARIABLE = "SRL_SLURM_PARTS"
 """Holds there the hosts of each part, as JSON."""
 SCRIPT_FILE = "job.sh"
+WAIT_SECONDS = 2.0
 
 
 def inside_job() -> bool:
@@ -107,8 +109,8 @@ def _options(part: Part, config: SlurmConfig) -> list[str]:
     needs = part.resources
     named = {"partition": config.partition, "account": config.account, "qos": config.qos}
     options = [f"--{name}={value}" for name, value in named.items() if value]
-    if config.time:
-        options.append(f"--time={config.time}")
+    if config.time_minutes:
+        options.append(f"--time={config.time_minutes}")
     options += [
         f"--nodes={len(part.hosts)}",
         "--ntasks-per-node=1",
@@ -129,10 +131,8 @@ def _quoted(path: Path) -> str:
     return shlex.quote(str(path).replace("%", "%%"))
 
 
-def submit(
-    name: str, run_dir: Path, parts: Sequence[Part], config: SlurmConfig, *, wait: bool = False
-) -> str:
-    """Hands in the job and returns its number; with `wait`, when the job has ended.
+def submit(name: str, run_dir: Path, parts: Sequence[Part], config: SlurmConfig) -> str:
+    """Hands in the job and returns its number.
 
     The run directory has the experiment's settings by then.
     """
@@ -145,14 +145,23 @@ def submit(
     script = run_dir / SCRIPT_FILE
     script.write_text(job_script(name, run_dir, parts, config))
     script.chmod(0o700)
-    command = ["sbatch", "--parsable", *(["--wait"] if wait else []), str(script)]
+    command = ["sbatch", "--parsable", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    job = done.stdout.strip().partition(";")[0]
-    # With --wait the exit code is that of the job.
-    if not job:
+    if done.returncode != 0:
         words = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
         raise RunError(
             f"Slurm refused the job: {words or f'exit code {done.returncode}'}. What it was asked "
             f"for is in {script}; change it by the settings `slurm` and `resources`."
         )
-    return job
+    return done.stdout.strip().partition(";")[0]
+
+
+def wait_for_job(job: str) -> None:
+    """Returns when a job has ended, however it did; one that is queued again has not."""
+    while True:
+        command = ["squeue", "--noheader", "--jobs", job, "--format=%T"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        # Slurm forgets a job some minutes after its end, and then does not know its number.
+        if not done.stdout.strip() and (done.returncode == 0 or "Invalid job" in done.stderr):
+            return
+        time.sleep(WAIT_SECONDS)

@@ -11,8 +11,8 @@ from srl.launch.run_dir import RunDir
 from srl.launch.slurm_job import job_parts, submit
 
 
-def hand_in(experiment: Experiment, directory: RunDir, *, wait: bool = False) -> str:
-    """Hands in the run and returns the job's number; with `wait`, when the job has ended.
+def submit_run(experiment: Experiment, directory: RunDir) -> str:
+    """Hands in the run and returns the job's number.
 
     Counts are settled here, by this machine, because the job asks for nodes by them.
     """
@@ -31,4 +31,4 @@ def hand_in(experiment: Experiment, directory: RunDir, *, wait: bool = False) ->
     # Only to see that nobody trains there: the job has its own.
     with directory.locked():
         directory.write_config(settled)
-    return submit(settled.name, directory.path, parts, settled.slurm, wait=wait)
+    return submit(settled.name, directory.path, parts, settled.slurm)

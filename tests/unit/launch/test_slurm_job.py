@@ -36,7 +36,11 @@ def test_hosts_that_need_the_same_are_one_part() -> None:
 
 def test_a_job_whose_parts_differ_is_heterogeneous_and_each_part_has_all_of_its_options() -> None:
     config = SlurmConfig(
-        partition="gpu", account="lab", time="2:00:00", extra=("--constraint=ib",), signal_seconds=9
+        partition="gpu",
+        account="lab",
+        time_minutes=120,
+        extra=("--constraint=ib",),
+        signal_seconds=9,
     )
     parts = job_parts(SMALL, [host("a", LARGE), host("c", LARGE)])
 
@@ -44,7 +48,7 @@ def test_a_job_whose_parts_differ_is_heterogeneous_and_each_part_has_all_of_its_
 
     first, second = lines[: lines.index("hetjob")], lines[lines.index("hetjob") + 1 :]
     for part in (first, second):
-        assert {"--partition=gpu", "--account=lab", "--time=2:00:00", "--constraint=ib"} <= {*part}
+        assert {"--partition=gpu", "--account=lab", "--time=120", "--constraint=ib"} <= {*part}
     assert {"--nodes=1", "--cpus-per-task=2", "--requeue", "--signal=B:USR1@9"} <= {*first}
     assert "--job-name=srl-my-run" in first
     assert "--output=/runs/x/logs/slurm.log" in first
