@@ -29,6 +29,7 @@ from chaos import SETTINGS, Chaos, Versions, books, problems
 from harness import Training, read_summary
 
 LIMIT_SECONDS = 300.0
+ROOT = shm_root()
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
     """One run to its end."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryDirectory(prefix="srl-soak-", dir=shm_root()) as shm,
+        tempfile.TemporaryDirectory(prefix="srl-soak-", dir=ROOT) as shm,
     ):
         os.environ[ROOT_VARIABLE] = shm
         run_dir = Path(folder) / "run"
@@ -71,8 +72,11 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
             ended = chaos.run(LIMIT_SECONDS)
             seconds = time.monotonic() - begun
             seen = versions.stop()
-            if not ended:
-                return Outcome(seed, seconds, chaos.done, 0, 0, 0, ["it did not end"])
+            if not ended or training.process.returncode:
+                log = (run_dir / "logs" / "controller.log").read_text()
+                print(training.printed, log, file=sys.stderr)
+                wrong = ["it did not end" if not ended else "it failed"]
+                return Outcome(seed, seconds, chaos.done, 0, 0, 0, wrong)
             wrong = problems(training, chaos, seen, Path(shm))
             summary = read_summary(run_dir)
             kept = books(summary)

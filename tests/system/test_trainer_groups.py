@@ -154,6 +154,24 @@ def test_a_member_that_stood_still_for_a_moment_goes_on(start: Start) -> None:
     assert training.stop(signal.SIGINT) == 130
 
 
+def test_streams_on_the_way_make_up_for_what_died_with_a_trainer(start: Start) -> None:
+    example = Path(__file__).parents[2] / "examples" / "05_own_dataflow.py"
+    training = start(
+        f"{example}:experiment", *SMALL, "--layout", "shared", "--steps", "1e9",
+        "--set", "trainer.count=2", "--set", "max_restarts=9",
+    )  # fmt: skip
+    training.wait_for_updates(2)
+    for name in ("trainer-0", "trainer-1") * 2:
+        pid = training.workers()[name].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        training.wait_for_updates(3)
+    assert training.stop(signal.SIGINT) == 130
+    summary = read_summary(training.run_dir)
+    for stream in ("default", "default/curiosity"):
+        assert books(summary, stream)["lost"] == 0
+
+
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
 def test_a_run_goes_on_with_another_number_of_trainers(start: Start, first: int, then: int) -> None:
     small = ("--layout", "inline", *SMALL, "--set", "actor.count=2")

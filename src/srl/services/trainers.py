@@ -74,10 +74,13 @@ class Trainers:
                 self._cells[cell] = 0
             self._cells[0] += 1
 
-    def join(self, rank: int, epoch: int, version: int | None) -> None:
+    def join(self, rank: int, epoch: int, version: int | None, steps: tuple[int, int]) -> None:
         """Says that a rank is there for the group `epoch`, with the weights of a version of this
-        run (None: it has only just started)."""
+        run (None: it has only just started), and how many environment and agent steps it knows to
+        be consumed."""
         self._set(rank, _HOLDS, 0 if version is None else version + 1)
+        for offset, number in enumerate(steps):
+            self._set(rank, _BATCH + offset, number)
         self._set(rank, _JOINED, epoch + 1)
 
     def all_joined(self, epoch: int) -> bool:
@@ -88,6 +91,11 @@ class Trainers:
         """The ranks that hold what this run has learned, and the version that each has."""
         held = {rank: self._get(rank, _HOLDS) - 1 for rank in range(self.count)}
         return {rank: version for rank, version in held.items() if version >= 0}
+
+    def most_steps(self) -> tuple[int, int]:
+        """Environment and agent steps that were consumed, as whoever has seen most knows."""
+        known = self.batches()
+        return max(k.env_steps for k in known), max(k.agent_steps for k in known)
 
     def announce(self, rank: int, epoch: int, version: int, batch: BatchNumbers) -> None:
         """Says that a rank has its part of the batch that makes the version after `version`."""

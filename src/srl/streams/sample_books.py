@@ -8,7 +8,14 @@ import numpy as np
 from srl.arena.arena import Arena
 from srl.streams import sample_order
 from srl.streams.sample import SampleSpec, free
-from srl.streams.sample_memory import DROP_REASONS, READER_DIED, READY, WRITER_DIED, SampleMemory
+from srl.streams.sample_memory import (
+    DROP_REASONS,
+    OUT_OF_TURN,
+    READER_DIED,
+    READY,
+    WRITER_DIED,
+    SampleMemory,
+)
 
 
 def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
@@ -47,6 +54,22 @@ def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
         memory.waiting_writers[:] = 0
     arena.ring(*spec.writers)
     return lost
+
+
+def tell_upstream(spec: SampleSpec, upstream: list[SampleSpec], arena: Arena, shift: int) -> None:
+    """Moves the bounds of streams that lead to this one: its batches are consumed by `shift`
+    versions later, and what was dropped from it is needed again."""
+    memory = SampleMemory(spec, arena)
+    dropped = int(memory.dropped[READER_DIED] + memory.dropped[OUT_OF_TURN])
+    lost = dropped - int(memory.told_lost[0])
+    memory.told_lost[0] = dropped
+    for other in upstream:
+        above = SampleMemory(other, arena)
+        with arena.lock(f"sample/{other.name}"):
+            above.base_version[0] += shift
+            above.num_lost[0] += lost
+        for process in other.writers:
+            arena.ring(process)
 
 
 class Ledger(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ class SampleMemory:
             "returned": Shape((2 * slots + 4 * spec.items_per_batch,), "int64"),
             "num_returned": Shape((1,), "int64"),
             "num_lost": Shape((1,), "int64"),
+            "told_lost": Shape((1,), "int64"),
             "base_version": Shape((1,), "int64"),
             "produced": Shape((len(spec.writers),), "int64"),
             "taken": Shape((max(1, len(spec.readers)),), "int64"),
@@ -81,8 +82,10 @@ class SampleMemory:
     num_returned: np.ndarray
     base_version: np.ndarray
     num_lost: np.ndarray
-    """Items that never came out: where tickets are not taken in turn, they do not count towards the
-    batches to come."""
+    """Items that never came out (here, where tickets are not taken in turn; or further down the
+    line): they do not count towards the batches to come."""
+    told_lost: np.ndarray
+    """Of its own dropped items, how many the streams that lead here know of."""
     produced: np.ndarray
     taken: np.ndarray
     """Items whose slots each reader has released."""

@@ -15,6 +15,8 @@ was published. One trainer alone is a group too.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterWriter
 from srl.services.trainers import BatchNumbers
 from srl.streams.sample import SampleSource
+from srl.streams.sample_books import tell_upstream
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.wiring import Context, load_weights
 from srl.workers.worker import DONE, GIVEN_UP, MADE, Progress, Wait, Worker
@@ -52,6 +55,7 @@ class TrainerWorker(Worker):
         metrics: MetricsClient,
         total_steps: int,
         group: TrainerGroup,
+        upstream: Callable[[int], None],
     ) -> None:
         self.name = name
         self.policy_name = policy_name
@@ -65,6 +69,8 @@ class TrainerWorker(Worker):
         self._metrics = metrics
         self._total_steps = total_steps
         self._group = group
+        self._upstream = upstream
+        """Tells the streams on the way to its own by how many versions its batches are later."""
         spec = source.spec
         self._filling = BatchBuilder(spec.trajectory, spec.items_per_reader)
         self._training = BatchBuilder(spec.trajectory, spec.items_per_reader)
@@ -79,6 +85,12 @@ class TrainerWorker(Worker):
         (policy,) = context.worker.trains
         (stream,) = context.worker.reads
         group = TrainerGroup(context)
+        samples = context.plan.samples
+        streams = {
+            name: plan.spec
+            for name, plan in samples.items()
+            if plan.policy == policy and plan.carrier == samples[stream].carrier
+        }
         return cls(
             context.name,
             policy_name=policy,
@@ -89,6 +101,9 @@ class TrainerWorker(Worker):
             metrics=context.metrics,
             total_steps=int(context.plan.experiment["steps"]),
             group=group,
+            upstream=partial(
+                tell_upstream, streams.pop(stream), list(streams.values()), context.shared
+            ),
         )
 
     def step(self) -> Progress | Wait:
@@ -116,7 +131,8 @@ class TrainerWorker(Worker):
 
     def _meet(self) -> Progress | Wait:
         """Forms a group once all its members are there."""
-        if not self._group.meet(self.version if self._holds else None):
+        steps = self.env_steps, self.agent_steps
+        if not self._group.meet(self.version if self._holds else None, steps):
             return self._wait_others
         try:
             self._group.connect(self.row.beat, self.stopping)
@@ -133,17 +149,21 @@ class TrainerWorker(Worker):
         source = self._group.source()
         own = b""
         if source == self._group.rank:
+            env_steps, agent_steps = self._group.most_steps((self.env_steps, self.agent_steps))
             own = dump_state(
                 {
-                    **self._counters(),
+                    "version": self.version,
+                    "env_steps": env_steps,
+                    "agent_steps": agent_steps,
                     "learner": self._learner_state() if self._group.count > 1 else None,
                     "published": self._newest.version,
                     "batch": self._source.newest_batch(),
                 }
             )
         state = parse_state(self._group.share(own, source))
+        self.version = state["version"]
+        self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         if source != self._group.rank:
-            self._restore_counters(state)
             self._load_learner(state["learner"])
         self._algorithm.join(self._group.ranks)
         published, batch = state["published"], state["batch"]
@@ -151,7 +171,7 @@ class TrainerWorker(Worker):
         self._forget_before(batch)
         self._holds = self._group.formed = True
         if self._group.rank == 0:
-            self._source.expect(self.version, batch)
+            self._upstream(self._source.expect(self.version, batch))
             if published != self.version:
                 self._publish()
         self._show_counters()
@@ -289,22 +309,14 @@ class TrainerWorker(Worker):
     def _steps(self) -> dict[str, int]:
         return {"env_steps": self.env_steps, "agent_steps": self.agent_steps}
 
-    def _counters(self) -> dict[str, int]:
-        return {"version": self.version, **self._steps()}
-
-    def _restore_counters(self, state: Tree) -> None:
-        self.version = state["version"]
-        # What a trainer before this one has consumed counts, though what it learned may be lost.
-        self.env_steps = max(state["env_steps"], self.row.get("count_env_steps"))
-        self.agent_steps = max(state["agent_steps"], self.row.get("count_agent_steps"))
-
     def state(self, exact: bool) -> Tree:
         """Learner and counters, from the first trainer of the group; in an exact checkpoint also
         the batches that are full or filling."""
         if self._group.rank:
             return None
         return {
-            **self._counters(),
+            "version": self.version,
+            **self._steps(),
             "learner": self._learner_state(),
             "filling": self._filling.state() if exact else None,
             "training": self._training.state() if exact else None,
@@ -312,7 +324,10 @@ class TrainerWorker(Worker):
 
     def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
-        self._restore_counters(state)
+        self.version = state["version"]
+        # What a trainer before this one has consumed counts, though what it learned may be lost.
+        self.env_steps = max(state["env_steps"], self.row.get("count_env_steps"))
+        self.agent_steps = max(state["agent_steps"], self.row.get("count_agent_steps"))
         self._load_learner(state["learner"])
         if exact:
             self._filling.restore(state["filling"])

@@ -47,20 +47,20 @@ class TrainerGroup:
         self._others = [w.process for w in members if w.index != self.rank]
         self._epoch = -1
         self._announced = -1
-        self._past: list[Any] = []
+        self._past: list[LinkedRanks] = []
         """Groups that ended. To take one apart waits for whatever is still under way in it."""
         if self.count > 1:
             self._trainers = Trainers(context.shared, policy, self.count)
 
-    def meet(self, version: int | None) -> bool:
-        """Says that this rank is there, holding a version of this run (None: it has just started);
-        True when everyone is."""
+    def meet(self, version: int | None, steps: tuple[int, int]) -> bool:
+        """Says that this rank is there, holding a version of this run (None: it has just started),
+        and how many steps it knows to be consumed; True when everyone is."""
         if self.count == 1:
             return True
         epoch = self._trainers.epoch
         if epoch != self._epoch:
             self._epoch, self._announced = epoch, -1
-            self._trainers.join(self.rank, epoch, version)
+            self._trainers.join(self.rank, epoch, version, steps)
             self._ring()
         return self._trainers.all_joined(epoch)
 
@@ -69,6 +69,10 @@ class TrainerGroup:
         that is furthest, else the first, which goes on from the checkpoint."""
         held = self._trainers.held_versions() if self.count > 1 else {}
         return max(held, key=lambda rank: (held[rank], -rank), default=0)
+
+    def most_steps(self, own: tuple[int, int]) -> tuple[int, int]:
+        """The steps that were consumed, as whoever has seen most knows."""
+        return self._trainers.most_steps() if self.count > 1 else own
 
     def connect(self, beat: Callable[[], None], stopping: Callable[[], bool]) -> None:
         """Links the ranks, all of which are there."""
@@ -122,7 +126,9 @@ class TrainerGroup:
     def give_up(self) -> None:
         """Ends the group, so that all its members meet again."""
         if self.count > 1:
-            self._past.append(self.ranks)
+            self._past = [ranks for ranks in self._past if not ranks.idle]
+            if isinstance(self.ranks, LinkedRanks):
+                self._past.append(self.ranks)
             self.ranks = Ranks()
             self._trainers.regroup(self._epoch)
             self._ring()
@@ -158,6 +164,12 @@ class LinkedRanks(Ranks):
         self._device = device
         self._look = look
         self._stopping = stopping
+        self._work: Any = None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return self._work is None or bool(self._work.is_completed())
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of every rank's `x`; with it, whether any of them is to stop."""
@@ -188,6 +200,7 @@ class LinkedRanks(Ranks):
         self._wait(self._group.broadcast([x], options))
 
     def _wait(self, work: Any) -> None:
+        self._work = work
         start = time.monotonic()
         while True:
             try:

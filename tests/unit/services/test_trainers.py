@@ -9,22 +9,23 @@ from srl.services.trainers import BatchNumbers, Trainers, all_together
 def test_a_group_is_complete_when_all_have_joined_the_same_epoch() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     epoch = trainers.epoch
-    trainers.join(0, epoch, None)
+    trainers.join(0, epoch, None, (5, 4))
     assert not trainers.all_joined(epoch)
-    trainers.join(1, epoch, 7)
+    trainers.join(1, epoch, 7, (3, 6))
     assert trainers.all_joined(epoch)
     assert trainers.held_versions() == {1: 7}
+    assert trainers.most_steps() == (5, 6)
     trainers.regroup(epoch)
     trainers.regroup(epoch)
     assert trainers.epoch == epoch + 1, "whoever comes second finds it done"
-    trainers.join(0, epoch + 1, 7)
+    trainers.join(0, epoch + 1, 7, (5, 4))
     assert not trainers.all_joined(epoch + 1)
 
 
 def test_a_dead_member_ends_the_group_and_says_nothing_any_more() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     for rank in range(2):
-        trainers.join(rank, trainers.epoch, 3)
+        trainers.join(rank, trainers.epoch, 3, (0, 0))
         trainers.announce(rank, trainers.epoch, 3, BatchNumbers(1, 1, 1, 1, 1))
     assert trainers.all_ready(trainers.epoch, 3)
     epoch = trainers.epoch
