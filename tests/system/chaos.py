@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -18,6 +19,7 @@ from harness import Training, read_summary
 SETTINGS = (
     "--layout", "shared", "--set", "actor.count=4", "--set", "inference.count=2",
     "--set", "trainer.count=2", "--set", "max_restarts=1000", "--set", "silence_seconds=2",
+    "--set", "restart_window_seconds=2",
     "--set", "checkpoint.every_seconds=2", "--set", "logging.interval_seconds=0.5",
 )  # fmt: skip
 """4 actors, 2 policy workers and 2 trainers; one that is stopped is soon taken for dead."""
@@ -57,12 +59,16 @@ class Versions:
 class Chaos:
     """Does something to a random worker now and then, for as long as the run lasts."""
 
-    def __init__(self, training: Training, seed: int, seconds: tuple[float, float]) -> None:
+    def __init__(
+        self, training: Training, seed: int, seconds: tuple[float, float], most: int = 1_000_000
+    ) -> None:
         self.done: list[str] = []
         """What was done to whom."""
         self._training = training
         self._random = random.Random(seed)
         self._seconds = seconds
+        self._most = most
+        """It ends after so many."""
 
     def run(self, limit: float) -> bool:
         """Returns when the run has ended (True), or after the limit."""
@@ -72,8 +78,9 @@ class Chaos:
             try:
                 self._training.process.wait(min(pause, max(0.0, end - time.monotonic())))
                 return True
-            except Exception:
-                self._strike()
+            except subprocess.TimeoutExpired:
+                if len(self.done) < self._most:
+                    self._strike()
         return False
 
     def _strike(self) -> None:

@@ -100,6 +100,8 @@ class ProcessRun:
                 wake.ring()
 
             with self._signals.calling(stop):
+                for row in controller.board.rows.values():
+                    row.enter("starting")
                 self.fleet.give_orders()
                 try:
                     while controller.ending is None:
@@ -187,8 +189,8 @@ class ProcessRun:
         """Kills processes whose loop stands still, so that their slots can be taken back for
         certain.
 
-        A long environment call has limits of its own, unless the whole process was stopped; and a
-        host that cannot be heard says nothing about its processes.
+        A long environment call has limits of its own, unless the whole process was stopped, and so
+        has a start; a host that cannot be heard says nothing about its processes.
         """
         now = time.monotonic_ns()
         limit = self._controller.experiment.silence_seconds
@@ -199,13 +201,16 @@ class ProcessRun:
             heard = max(rows[member.name].get("heartbeat_ns") for member in members)
             silent = (now - heard) / 1e9
             own = [rows[member.name] for member in members]
-            if silent < min(limit, 1.0) or any(row.activity == "starting" for row in own):
+            if silent < min(limit, 1.0):
                 continue
             place = self.fleet.place_of(process)
             if place is None or not place.is_alive(process):
                 continue
             away = self.fleet.is_cut_off(process)
             stopped = place.is_stopped(process)
+            if not stopped and any(row.activity == "starting" for row in own):
+                # How long imports take is nobody's to say.
+                continue
             if stopped or away:
                 self._controller.suspended.update(member.name for member in members)
             in_env = any(row.activity in ENV_CALLS for row in own)

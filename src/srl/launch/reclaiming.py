@@ -30,5 +30,4 @@ def reclaim(plan: Plan, arena: Arena, process: str) -> None:
             others = [w for w in plan.workers if w.group == member.group]
             if len(others) > 1:
                 Trainers(arena, policy, len(others)).remove(member.index)
-                for other in others:
-                    arena.ring(other.process)
+                arena.ring(*(other.process for other in others))

@@ -10,10 +10,10 @@ from srl.streams import sample_order
 from srl.streams.sample import SampleSpec, free
 from srl.streams.sample_memory import (
     DROP_REASONS,
-    OUT_OF_TURN,
     READER_DIED,
     READY,
     WRITER_DIED,
+    WRITING,
     SampleMemory,
 )
 
@@ -56,20 +56,22 @@ def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
     return lost
 
 
-def tell_upstream(spec: SampleSpec, upstream: list[SampleSpec], arena: Arena, shift: int) -> None:
-    """Moves the bounds of streams that lead to this one: its batches are consumed by `shift`
-    versions later, and what was dropped from it is needed again."""
-    memory = SampleMemory(spec, arena)
-    dropped = int(memory.dropped[READER_DIED] + memory.dropped[OUT_OF_TURN])
-    lost = dropped - int(memory.told_lost[0])
-    memory.told_lost[0] = dropped
+def tell_upstream(spec: SampleSpec, upstream: list[SampleSpec], arena: Arena, version: int) -> None:
+    """Lets streams that lead to this one count anew: what leaves them next is for `version`.
+
+    Fragments of this stream were lost, and which ones those that come will replace cannot be said
+    up there. What is still under way here is consumed first, so the bound on policy age is too wide
+    by that much afterwards; it is never so narrow that a batch could not be filled.
+    """
+    under_way = int((SampleMemory(spec, arena).status == WRITING).sum())
     for other in upstream:
         above = SampleMemory(other, arena)
         with arena.lock(f"sample/{other.name}"):
-            above.base_version[0] += shift
-            above.num_lost[0] += lost
-        for process in other.writers:
-            arena.ring(process)
+            ordered = sample_order.is_ordered(other)
+            next_out = above.open_from.max() if ordered else above.next_ticket[0]
+            above.num_lost[0] = int(next_out) + under_way
+            above.base_version[0] = version
+        arena.ring(*other.writers)
 
 
 class Ledger(msgspec.Struct, frozen=True):

@@ -39,7 +39,6 @@ class SampleMemory:
             "returned": Shape((2 * slots + 4 * spec.items_per_batch,), "int64"),
             "num_returned": Shape((1,), "int64"),
             "num_lost": Shape((1,), "int64"),
-            "told_lost": Shape((1,), "int64"),
             "base_version": Shape((1,), "int64"),
             "produced": Shape((len(spec.writers),), "int64"),
             "taken": Shape((max(1, len(spec.readers)),), "int64"),
@@ -82,10 +81,8 @@ class SampleMemory:
     num_returned: np.ndarray
     base_version: np.ndarray
     num_lost: np.ndarray
-    """Items that never came out (here, where tickets are not taken in turn; or further down the
-    line): they do not count towards the batches to come."""
-    told_lost: np.ndarray
-    """Of its own dropped items, how many the streams that lead here know of."""
+    """Items that do not count towards the batches to come: they never came out, where tickets are
+    not taken in turn, or came before `base_version` was last set from further down the line."""
     produced: np.ndarray
     taken: np.ndarray
     """Items whose slots each reader has released."""

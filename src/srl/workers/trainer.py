@@ -70,7 +70,7 @@ class TrainerWorker(Worker):
         self._total_steps = total_steps
         self._group = group
         self._upstream = upstream
-        """Tells the streams on the way to its own by how many versions its batches are later."""
+        """Tells the streams on the way to its own which version the next batch is for."""
         spec = source.spec
         self._filling = BatchBuilder(spec.trajectory, spec.items_per_reader)
         self._training = BatchBuilder(spec.trajectory, spec.items_per_reader)
@@ -86,10 +86,11 @@ class TrainerWorker(Worker):
         (stream,) = context.worker.reads
         group = TrainerGroup(context)
         samples = context.plan.samples
+        private = samples[stream].carrier == "inline"
         streams = {
             name: plan.spec
             for name, plan in samples.items()
-            if plan.policy == policy and plan.carrier == samples[stream].carrier
+            if plan.policy == policy and (plan.carrier == "inline") == private
         }
         return cls(
             context.name,
@@ -171,7 +172,9 @@ class TrainerWorker(Worker):
         self._forget_before(batch)
         self._holds = self._group.formed = True
         if self._group.rank == 0:
-            self._upstream(self._source.expect(self.version, batch))
+            self._source.expect(self.version, batch)
+            if published >= 0:
+                self._upstream(self.version)
             if published != self.version:
                 self._publish()
         self._show_counters()

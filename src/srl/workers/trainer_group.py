@@ -141,8 +141,7 @@ class TrainerGroup:
             self._ring()
 
     def _ring(self) -> None:
-        for process in self._others:
-            self._context.shared.ring(process)
+        self._context.shared.ring(*self._others)
 
 
 class LinkedRanks(Ranks):
