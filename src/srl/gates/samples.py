@@ -11,6 +11,7 @@ other side has said that the loan is over.
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 
 from srl.arena.arena import Arena
@@ -25,8 +26,9 @@ from srl.streams.sample_memory import LOST, READY
 
 ASK_SECONDS = 1.0
 """A writer that waits is mentioned again so often."""
-FRAGMENT_SECONDS = 2.0
-"""Fragments are large, and links may be slow: they get more time than other messages."""
+FRAGMENT_SECONDS = (2.0, 10.0, 30.0)
+"""Fragments are large, and links may be slow: they get more time than other messages. At least and
+at most before one is sent again for the first time, and at most later."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Borrowing:
         self._owner = ""
         self._loans: dict[int, _Loan] = {}
         """By lease."""
+        self._over: deque[int] = deque(maxlen=8 * spec.slots)
+        """The last leases that are over, should their grants come once more."""
         self._asked: dict[int, tuple[float, float]] = {}
         """Writers that wait: since when, and when to mention them again."""
         self._seconds = 0.0
@@ -131,7 +135,8 @@ class Borrowing:
             loan.timer.again(now)
         else:
             loan.told = True
-            loan.timer = Timer(now, max(FRAGMENT_SECONDS, 4 * self._seconds))
+            least, first, most = FRAGMENT_SECONDS
+            loan.timer = Timer(now, min(max(least, 4 * self._seconds), first), most)
 
     def grant(self, host: str, message: Grant) -> None:
         """A slot was granted: its writer finds it, or the owner gets it back."""
@@ -140,9 +145,13 @@ class Borrowing:
         if message.writer >= len(self._spec.writers):
             raise SpecError(f"grant: there is no writer {message.writer}.")
         now = self._post.clock()
+        if message.lease in self._over:
+            self._post.counters.add("stale")
+            return
         if message.lease not in self._loans:
             slot = self._end.accept(message.writer, message.ticket)
             if slot is None:
+                # Said again until the owner knows: it repeats the grant.
                 self._post.send(host, Return(self._number, message.lease, False))
                 return
             since = self._asked.pop(message.writer, (now, now))[0]
@@ -160,8 +169,8 @@ class Borrowing:
             self._post.counters.add("stale")
             return
         del self._loans[message.lease]
-        took = max(0.0, self._post.clock() - loan.timer.due + FRAGMENT_SECONDS)
-        self._seconds = 0.9 * self._seconds + 0.1 * took
+        self._over.append(message.lease)
+        self._seconds = 0.9 * self._seconds + 0.1 * (self._post.clock() - loan.timer.since)
         self._end.free(loan.slot)
 
 
@@ -247,8 +256,13 @@ class Lending:
                 raise SpecError(f"want: writer {writer} is not on {host}.")
         if not self._is_owner():
             raise SpecError(f"want: the readers of {self._spec.name!r} are elsewhere.")
+        untold = {loan.writer: lease for lease, loan in self._loans.items() if not loan.told}
         for writer in message.writers:
-            self._waiting.setdefault((host, writer))
+            if writer in untold:
+                # It may not have heard of what it got already.
+                self._grant(untold[writer])
+            else:
+                self._waiting.setdefault((host, writer))
 
     def took(self, host: str, message: Took) -> None:
         """A grant has arrived."""

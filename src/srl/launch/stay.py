@@ -35,6 +35,8 @@ from srl.launch.planning import CONTROLLER
 from srl.launch.worker import checkpoint_path
 from srl.services.board import Board
 from srl.services.metrics_client import MetricsServer
+from srl.streams.inference import create_inference
+from srl.streams.sample import create_sample
 from srl.workers.wiring import Plan, WorkerPlan
 
 BEAT_SECONDS = 0.25
@@ -94,6 +96,12 @@ class Stay:
         plan = msgspec.json.decode(brief.plan, type=Plan)
         self._board = Board(self._arena, tuple(worker.name for worker in plan.workers))
         self._members = plan.processes
+        for asked in plan.inference.values():
+            if asked.carrier != "inline":
+                create_inference(asked.spec, self._arena, clients=())
+        for stream in plan.samples.values():
+            # Until the gate knows that the readers are here, somebody else grants the slots.
+            create_sample(stream.spec, self._arena, granted=True)
         self._place.attach(plan, brief.run_dir, lazy=True)
         self._keeper.start(plan, self._bind)
         probe = ""

@@ -122,9 +122,6 @@ class Borrower(_End):
             writing = np.flatnonzero(memory.status == WRITING)
             memory.status[memory.status != WRITING] = FREE
             memory.ticket[writing] = np.arange(writing.size)
-            for reader in range(len(self.spec.readers)):
-                first = sample_order.first_ticket(self.spec, reader)
-                memory.next_taken[reader] = memory.open_from[reader] = first
             memory.next_ticket[0] = writing.size
             memory.num_returned[0] = memory.num_lost[0] = 0
             memory.granted[0] = 0
