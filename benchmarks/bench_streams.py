@@ -2,8 +2,9 @@
 
 Measures: the round trip of a small request (8 rows of float32[4]) to an echo server, beside a bare
 blocking ping-pong between two processes in the same run; and pixel fragments written into slots and
-gathered into a batch, beside `numpy.copyto` of the same bytes. Leaves out: environments, networks,
-and any work that would overlap with the waiting.
+gathered into a batch, beside `numpy.copyto` of the same bytes. `tcp` is two hosts on this machine,
+a gate process each, encrypted over loopback. Leaves out:
+environments, policies, a real network, and any work that would overlap with the waiting.
 
     python benchmarks/bench_streams.py [--seconds 5] [--write]
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from results import write_result
+from two_hosts import TwoHosts
 
 from srl.arena.arena import Arena, HeapArena
 from srl.arena.shm import Bell, RunFolder, ShmArena
@@ -28,6 +30,7 @@ from srl.data.batching import BatchBuilder
 from srl.data.records import InferenceReply
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
+from srl.gates.post import GatePlan, Samples
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
 
@@ -61,9 +64,9 @@ def answer(server: InferenceServer) -> bool:
     return True
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, gated: bool) -> None:
     """The echo server's process."""
-    arena, bell = ShmArena(folder, "server"), Bell(folder, "server")
+    arena, bell = ShmArena(folder, "server", gated=gated), Bell(folder, "server")
     server = InferenceServer(inference_spec("server"), arena, 0)
     print("ready", flush=True)
     while not server.closed:
@@ -108,26 +111,38 @@ def shm_round_trip(seconds: float) -> list[float]:
     try:
         arena = ShmArena(folder.path, "client")
         create_inference(inference_spec("server"), arena)
-        bell = Bell(folder.path, "client")
-        client = InferenceClient(inference_spec("server"), arena, 0)
-        client.request(0).explore.fill(1.0)
-        command = [sys.executable, __file__, "--role", "serve", "--folder", str(folder.path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-            other.stdout.readline()  # type: ignore[union-attr]
-            obs = np.ones((ROWS, 4), np.float32)
-
-            def call() -> None:
-                client.request(0).obs[...] = obs
-                client.submit(0, ROWS)
-                while not client.poll():
-                    bell.wait(1.0)
-                client.take(0)
-
-            found = times_of(call, seconds)
-            client.close()
-        return found
+        return round_trip(arena, folder.path, [], seconds)
     finally:
         folder.remove()
+
+
+def tcp_round_trip(seconds: float) -> list[float]:
+    plan = GatePlan(inference=(inference_spec("server"),))
+    with TwoHosts(plan, near=("client",), far=("server",)) as hosts:
+        arena = ShmArena(hosts.folders["near"], "client", gated=True)
+        return round_trip(arena, hosts.folders["far"], ["--gated"], seconds)
+
+
+def round_trip(arena: ShmArena, there: Path, options: list[str], seconds: float) -> list[float]:
+    """Times of requests to an echo server in a process of its own."""
+    bell = Bell(arena.folder, "client")
+    client = InferenceClient(inference_spec("server"), arena, 0)
+    client.request(0).explore.fill(1.0)
+    command = [sys.executable, __file__, "--role", "serve", "--folder", str(there), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()  # type: ignore[union-attr]
+        obs = np.ones((ROWS, 4), np.float32)
+
+        def call() -> None:
+            client.request(0).obs[...] = obs
+            client.submit(0, ROWS)
+            while not client.poll():
+                bell.wait(1.0)
+            client.take(0)
+
+        found = times_of(call, seconds)
+        client.close()
+    return found
 
 
 def inline_round_trip(seconds: float) -> list[float]:
@@ -146,8 +161,7 @@ def inline_round_trip(seconds: float) -> list[float]:
     return times_of(call, seconds)
 
 
-def sample_bandwidth(arena: Arena, seconds: float) -> tuple[float, float]:
-    """GB/s of pixel fragments through the stream (one write, one gather), and of two copies."""
+def pixel_spec() -> SampleSpec:
     trajectory = TrajectorySpec(
         length=128,
         rows=ROWS,
@@ -155,9 +169,61 @@ def sample_bandwidth(arena: Arena, seconds: float) -> tuple[float, float]:
         agent=AgentSpec(obs=ArraySpec(shape=(84, 84), dtype="uint8"), action=Discrete(6)),
         extras={"value": ArraySpec()},
     )
-    spec = SampleSpec(
-        name="pixels", trajectory=trajectory, slots=4, writers=("client",), readers=("client",)
+    return SampleSpec(
+        name="pixels", trajectory=trajectory, slots=4, writers=("client",), readers=("server",)
     )
+
+
+def read(folder: Path) -> None:
+    """The process that reads fragments from another host into batches."""
+    spec = pixel_spec()
+    arena, bell = ShmArena(folder, "server", gated=True), Bell(folder, "server")
+    source, builder = SampleSource(spec, arena, 0), BatchBuilder(spec.trajectory, 1)
+    print("ready", flush=True)
+    while not source.closed:
+        item = source.take()
+        if item is None:
+            bell.wait(1.0)
+            continue
+        builder.clear()
+        builder.add(item.item_id, item.trajectory, item.length, item.env_steps)
+        item.release()
+        source.acknowledge(1)
+
+
+def tcp_bandwidth(seconds: float) -> float:
+    """GB/s of pixel fragments from one host to another."""
+    spec = pixel_spec()
+    plan = GatePlan(samples=(Samples(spec=spec, policy=""),))
+    ticks = spec.trajectory.capacity
+    frame = np.random.default_rng(0).integers(0, 255, (ticks, ROWS, 84, 84), np.uint8)
+    with TwoHosts(plan, near=("client",), far=("server",)) as hosts:
+        folder = hosts.folders["near"]
+        arena, bell = ShmArena(folder, "client", gated=True), Bell(folder, "client")
+        sink = SampleSink(spec, arena, 0)
+        there = ["--folder", str(hosts.folders["far"])]
+        command = [sys.executable, __file__, "--role", "read", *there]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            other.stdout.readline()  # type: ignore[union-attr]
+
+            def write() -> None:
+                while (slot := sink.claim(0)) is None:
+                    bell.wait(1.0)
+                slot.trajectory.acted.fill(False)
+                slot.trajectory.obs[...] = frame
+                slot.commit(ticks, 0)
+
+            for _ in range(2 * spec.slots):
+                write()
+            times = times_of(write, seconds)
+            sink.close()
+    return frame.nbytes / statistics.fmean(times) / 1e3
+
+
+def sample_bandwidth(arena: Arena, seconds: float) -> tuple[float, float]:
+    """GB/s of pixel fragments through the stream (one write, one gather), and of two copies."""
+    spec = pixel_spec()
+    trajectory = spec.trajectory
     create_sample(spec, arena)
     sink, source = SampleSink(spec, arena, 0), SampleSource(spec, arena, 0)
     builder = BatchBuilder(trajectory, 1)
@@ -197,11 +263,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into results/")
-    parser.add_argument("--role", choices=("serve", "pong"))
+    parser.add_argument("--role", choices=("serve", "pong", "read"))
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--gated", action="store_true")
     args = parser.parse_args()
     if args.role == "serve":
-        return serve(args.folder)
+        return serve(args.folder, args.gated)
+    if args.role == "read":
+        return read(args.folder)
     if args.role == "pong":
         return pong()
     rows: dict[str, list[float]] = {}
@@ -213,6 +282,7 @@ def main() -> None:
                 ("bare ping-pong", bare_ping_pong),
                 ("inference round trip, shared memory", shm_round_trip),
                 ("inference round trip, inline", inline_round_trip),
+                ("inference round trip, tcp", tcp_round_trip),
             ):
                 rows.setdefault(f"{name} (us)", []).append(statistics.median(measure(share)))
             for name, arena in (
@@ -222,10 +292,11 @@ def main() -> None:
                 stream, plain = sample_bandwidth(arena, share)
                 rows.setdefault(f"pixel fragments, {name} (GB/s)", []).append(stream)
                 rows.setdefault("the same bytes by numpy.copyto (GB/s)", []).append(plain)
+            rows.setdefault("pixel fragments, tcp (GB/s)", []).append(tcp_bandwidth(share))
     finally:
         folder.remove()
     table = [
-        f"| {name} | {statistics.median(v):.1f} | {min(v):.1f} - {max(v):.1f} |"
+        f"| {name} | {statistics.median(v):.4g} | {min(v):.4g} - {max(v):.4g} |"
         for name, v in rows.items()
     ]
     lines = ["| what | median of rounds | spread |", "|---|---|---|", *table]

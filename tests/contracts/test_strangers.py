@@ -86,6 +86,7 @@ def test_strangers_cost_the_run_nothing(run: Run, caplog: pytest.LogCaptureFixtu
     while run.right.links.refused < 20:
         run.right.gate.wait(run.right.bell, 0.01)
     run.works()
+    run.right.gate.wait(run.right.bell, 0.0)
     assert run.right.gate.counters.get("refused") >= 20
     assert run.right.gate.counters.get("rejected") == 0
     assert "refused a connection" in caplog.text

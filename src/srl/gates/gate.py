@@ -49,6 +49,8 @@ BUSY_SECONDS = 0.1
 IDLE_SECONDS = 0.5
 """... and while none are."""
 COMPLAIN_SECONDS = 5.0
+COUNT_SECONDS = 0.1
+"""How often the counters that others read are brought up to date while there is much to do."""
 
 
 def largest_frame(plan: GatePlan, arena: Arena) -> int:
@@ -97,6 +99,9 @@ class Gate:
             *self._receiving, self._ends,
         )  # fmt: skip
         self._book_stamp: tuple[int, int] | None = None
+        self._look = True
+        """Whether there may be another address book: its writer rings."""
+        self._next_count = 0.0
         self._needed: frozenset[str] = frozenset()
         self._complained = float("-inf")
 
@@ -112,13 +117,18 @@ class Gate:
         """Sleeps until somebody rings, a message comes, or something is to be sent again."""
         busy = self.post.is_greeting or any(part.busy for part in self._parts)
         limit = BUSY_SECONDS if busy else IDLE_SECONDS
+        self._count()
         self._links.wait(bell, limit if timeout_seconds is None else timeout_seconds)
-        bell.clear()
+        self._look |= bell.clear()
 
     def turn(self) -> int:
         """Takes what has come and sends what is to be sent; returns how many messages came."""
         now = self._clock()
-        self._follow()
+        if self._look or now >= self._next_count:
+            self._look = False
+            self._next_count = now + COUNT_SECONDS
+            self._follow()
+            self._count()
         self.post.greet(self._needed, now)
         count = 0
         for host, frames in self._links.receive():
@@ -126,7 +136,6 @@ class Gate:
             self._receive(host, frames)
         for part in self._parts:
             part.turn(now)
-        self._count()
         return count
 
     def _count(self) -> None:

@@ -69,6 +69,7 @@ class Spreading:
         """The version that each host is known to have."""
         self._transfers: dict[str, _Transfer] = {}
         self._newest: _Snapshot | None = None
+        self._publishes = False
 
     @property
     def busy(self) -> bool:
@@ -77,6 +78,7 @@ class Spreading:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Forgets hosts that are gone."""
+        self._publishes = publisher(self._post, self._weights) == self._post.own
         for host in gone:
             self._has.pop(host, None)
             self._transfers.pop(host, None)
@@ -90,7 +92,7 @@ class Spreading:
 
     def turn(self, now: float) -> None:
         """Begins transfers, and goes on with those under way."""
-        if publisher(self._post, self._weights) != self._post.own:
+        if not self._publishes:
             self._transfers.clear()
             self._newest = None
             return

@@ -131,6 +131,7 @@ class Post:
         self._framing: Framing[Message] = Framing(Message, plan)
         self._greeted: dict[str, bool] = {}
         """Hosts whose plan is known to be the same, and whether both ends pack."""
+        self._hosts: dict[int, list[str]] = {}
         self._greeting: dict[str, tuple[Timer, Timer]] = {}
         """Hosts that were not greeted yet: when to dial anew, and when to say hello again."""
         self._refused: set[str] = set()
@@ -145,6 +146,7 @@ class Post:
         """Takes over a newer address book."""
         self.former_homes = self.homes
         self.peers, self.homes = peers, peers.homes
+        self._hosts.clear()
         for host in gone:
             self._greeted.pop(host, None)
             self._greeting.pop(host, None)
@@ -171,9 +173,14 @@ class Post:
         """Whether pixels are packed on their way to a host."""
         return self._greeted.get(host, False)
 
-    def hosts(self, processes: Iterable[str]) -> list[str]:
-        """Greeted hosts that run any of the processes."""
-        return [host for host in self.peers.hosts_of(processes) if host in self._greeted]
+    def hosts(self, processes: tuple[str, ...]) -> list[str]:
+        """Greeted hosts that run any of the processes, which are those of an end in the plan."""
+        # By identity: ends may have thousands of processes, and this is asked at every turn.
+        found = self._hosts.get(id(processes))
+        if found is None:
+            found = [host for host in self.peers.hosts_of(processes) if host in self._greeted]
+            self._hosts[id(processes)] = found
+        return found
 
     def at_home(self, processes: Iterable[str]) -> list[int]:
         """Which of the processes are on this host."""
@@ -218,6 +225,7 @@ class Post:
             return
         self._greeted[host] = self._packs and message.packs
         self._greeting.pop(host, None)
+        self._hosts.clear()
         if not message.heard:
             self._say_hello(host)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import zmq
 
+from srl.arena.shm import Bell
 from srl.net.framing import Frames
 from srl.net.keys import KeyPair, new_pair
 from srl.net.peers import Peer, Peers
-from srl.net.sockets import LOOPBACK, MAX_MESSAGE_BYTES, Socket, Wire
+from srl.net.sockets import LOOPBACK, MAX_MESSAGE_BYTES, Socket, Wire, is_readable
 
 MESSAGES_PER_TURN = 64
 """Received from one connection before the others have their turn."""
@@ -141,15 +142,12 @@ class Links:
         self.received_bytes += sum(view.nbytes for view in views)
         return host, views
 
-    def wait(self, further: Any, timeout_seconds: float) -> None:
-        """Sleeps until a message has come, `further` (with a file descriptor) is readable, a full
-        link has room again, or the time is over."""
-        poller = zmq.Poller()
-        poller.register(further, zmq.POLLIN)
-        poller.register(self._listener.socket, zmq.POLLIN)
-        for _, socket in self._dialled.values():
-            poller.register(socket, zmq.POLLIN)
-        poller.poll(int(timeout_seconds * 1000))
+    def wait(self, further: Bell, timeout_seconds: float) -> None:
+        """Sleeps until a message has come, `further` is rung, or the time is over."""
+        sockets = [socket for _, socket in self._dialled.values()]
+        waited: list[Any] = [further.fileno(), self._listener.socket, *sockets]
+        items = [(one, int(zmq.POLLIN)) for one in waited]
+        zmq.zmq_poll(items, int(timeout_seconds * 1000))
 
     def close(self) -> None:
         """Hangs up."""
@@ -162,7 +160,6 @@ def _place(peer: Peer) -> tuple[int, str, str]:
 
 def _arrived(socket: Socket) -> Iterator[list[zmq.Frame]]:
     for _ in range(MESSAGES_PER_TURN):
-        try:
-            yield socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
+        if not is_readable(socket):
             return
+        yield socket.recv_multipart(zmq.NOBLOCK, copy=False)

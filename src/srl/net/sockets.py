@@ -164,7 +164,8 @@ def is_readable(socket: Socket) -> bool:
     A socket's file descriptor (`socket.fd`, for waiting together with others) says only that
     something changed; after every wait, send and receive this says what.
     """
-    return bool(int(socket.events) & zmq.POLLIN)
+    events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
+    return bool(events & zmq.POLLIN)
 
 
 def reachable_as(address: str, host: str) -> str:

@@ -1,0 +1,77 @@
+"""Two hosts on this machine for benchmarks: a folder and a gate process each, joined over
+loopback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+import msgspec
+
+from srl.arena.shm import RunFolder, ShmArena, bump_placement, make_bell
+from srl.gates.post import GatePlan
+from srl.launch.gate import GateOrders
+from srl.net.peers import Peer, Peers, read_gate_up, write_peers
+from srl.streams.inference import create_inference
+from srl.streams.sample import create_sample
+
+
+class TwoHosts:
+    """The first host has the clients and the writers, the second one the servers and readers."""
+
+    def __init__(self, plan: GatePlan, near: tuple[str, ...], far: tuple[str, ...]) -> None:
+        self._placed = {"near": near, "far": far}
+        self._runs = {name: RunFolder() for name in self._placed}
+        self.folders = {name: run.path for name, run in self._runs.items()}
+        self._gates = []
+        for name, processes in self._placed.items():
+            arena = ShmArena(self.folders[name], "agent", gated=True)
+            for process in processes:
+                make_bell(self.folders[name], process)
+            bump_placement(self.folders[name])
+            for spec in plan.inference:
+                create_inference(spec, arena)
+            for stream in plan.samples:
+                create_sample(stream.spec, arena, granted=name == "near")
+            arena.close()
+            gate = subprocess.Popen(
+                [sys.executable, "-m", "srl.launch.gate"], stdin=subprocess.PIPE
+            )
+            self._gates.append(gate)
+            orders = GateOrders(plan=plan, host=name, folder=str(self.folders[name]))
+            assert gate.stdin is not None
+            gate.stdin.write(msgspec.json.encode(orders) + b"\n")
+            gate.stdin.flush()
+        self._introduce()
+
+    def _introduce(self) -> None:
+        peers = []
+        for name, processes in self._placed.items():
+            while (up := read_gate_up(self.folders[name])) is None:
+                time.sleep(0.01)
+            peers.append(
+                Peer(host=name, address=up.address, public_key=up.public_key, processes=processes)
+            )
+        for name, folder in self.folders.items():
+            write_peers(folder, Peers(own=name, peers=tuple(peers)))
+            arena = ShmArena(folder, "agent")
+            arena.ring("gate")
+            arena.close()
+
+    def __enter__(self) -> TwoHosts:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for gate in self._gates:
+            assert gate.stdin is not None
+            gate.stdin.close()
+            gate.wait()
+        for run in self._runs.values():
+            run.remove()
