@@ -42,6 +42,8 @@ COLLECTOR_PART = "collector"
 ENV_CALLS = frozenset(("make", "reset", "step"))
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _POLL_NS = 50_000_000
+_POLL_SHARE = 10
+"""Looking takes at most one part in so many of the controller's time."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,6 @@ class Controller:
         now_ns = time.monotonic_ns()
         if now_ns < self._next_poll_ns:
             return
-        self._next_poll_ns = now_ns + _POLL_NS
         now = now_ns / 1e9
         self._note_first_update(now)
         if self._steady is None and self._first_update is not None:
@@ -144,6 +145,9 @@ class Controller:
         if self._display.due(now):
             self._diagnosis = self.diagnose()
             self._display.update(self.collector.snapshot(), self._diagnosis.text, now)
+        # With thousands of workers a look at all of them takes long, and comes less often.
+        looked_ns = time.monotonic_ns() - now_ns
+        self._next_poll_ns = now_ns + max(_POLL_NS, _POLL_SHARE * looked_ns)
 
     def _show_notes(self) -> None:
         while self.collector.notes:

@@ -1,0 +1,401 @@
+"""Scale in the small: a thousand actors' worth of clients on one machine, and what all of it costs.
+
+Four hosts (a folder of shared memory and a gate process each) hold the clients, a fifth the server
+of inference, the reader of fragments and the weights. A client waits for a set time where an
+environment would step, without using a core, asks for actions of its rows, and writes fragments of
+16 ticks, so every message that a thousand actors would send is sent. The clients of a host live in
+one process.
+
+Measures: processor time of the gates for each message, fragment and weight update, from the gates'
+own counters; how long a request takes; how many bytes a weight update sends; and, by themselves,
+what a heartbeat of a worker and a look of the controller at all workers cost. Leaves out:
+environments, networks, encryption hardware, and real network cards.
+
+    python benchmarks/bench_scale.py [--clients 1000] [--latency 1.0] [--seconds 15] [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import psutil
+from results import write_result
+
+from srl.arena.arena import HeapArena
+from srl.arena.shm import GATE, Bell, RunFolder, ShmArena, bump_placement, make_bell
+from srl.data.records import InferenceReply, Snapshot
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.trajectory import TrajectorySpec
+from srl.gates.counters import GateCounters
+from srl.gates.post import GatePlan, Samples, Weights
+from srl.launch.control import Beat, Row
+from srl.launch.controller import Controller
+from srl.launch.gate import GateOrders
+from srl.net.peers import Peer, Peers, read_gate_up, write_peers
+from srl.services.board import Board
+from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
+
+HOSTS, ROWS, TICKS = 4, 2, 16
+HUB = "hub"
+AGENT = AgentSpec(obs=ArraySpec(shape=(16,)), action=Discrete(4))
+EXTRAS = {"log_prob": ArraySpec(), "value": ArraySpec()}
+SMALL, LARGE = 250_000, 25_000_000
+"""Numbers of the two policies: 1 MB and 100 MB."""
+
+
+def plan_of(clients: int) -> GatePlan:
+    """Streams of all clients, and the weights of two policies."""
+    actors = tuple(f"actors-{client * HOSTS // clients}" for client in range(clients))
+    everyone = tuple(f"actors-{host}" for host in range(HOSTS))
+    inference = InferenceSpec(
+        name="policy",
+        agent=AGENT,
+        extras=EXTRAS,
+        rows=ROWS,
+        lanes_per_client=1,
+        clients=actors,
+        servers=(HUB,),
+    )
+    samples = SampleSpec(
+        name="samples",
+        trajectory=TrajectorySpec(length=TICKS, rows=ROWS, envs=ROWS, agent=AGENT, extras=EXTRAS),
+        slots=2 * clients,
+        writers=actors,
+        readers=(HUB,),
+    )
+    weights = {
+        "small": ParameterSpec(policy="small", shapes={"w": ((SMALL,), "float32")}),
+        "large": ParameterSpec(policy="large", shapes={"w": ((LARGE,), "float32")}),
+    }
+    return GatePlan(
+        inference=(inference,),
+        samples=(Samples(spec=samples, policy="small"),),
+        weights=tuple(
+            Weights(spec=msgspec.structs.replace(spec, readers=everyone), trainers=(HUB,))
+            for spec in weights.values()
+        ),
+    )
+
+
+# -- the clients of one host -------------------------------------------------------------------
+
+
+class Client:
+    """What an actor does, with nothing in between."""
+
+    def __init__(self, plan: GatePlan, arena: ShmArena, index: int) -> None:
+        self.asks = InferenceClient(plan.inference[0], arena, index)
+        self.asks.request(0).obs.fill(1.0)
+        self.asks.request(0).explore.fill(1.0)
+        self.writes = SampleSink(plan.samples[0].spec, arena, index)
+        self.slot = None
+        self.tick = 0
+        self.asked = 0.0
+
+    def answered(self, newest: int) -> bool:
+        """Takes the reply and notes it; False while there is no slot to write into."""
+        if self.slot is None:
+            self.slot = self.writes.claim(newest)
+            if self.slot is None:
+                return False
+            self.tick = 0
+        version = self.asks.take(0).policy_version
+        trajectory = self.slot.trajectory
+        trajectory.obs[self.tick] = 1.0
+        trajectory.policy_version[self.tick] = version
+        self.tick += 1
+        if self.tick == TICKS + 1:
+            self.slot.commit(self.tick, TICKS * ROWS)
+            self.slot = None
+        return True
+
+
+def play(folder: Path, host: int, clients: int, latency: float) -> None:
+    """The clients' process: each waits, asks, notes, and waits again. Prints what requests took."""
+    plan, name = plan_of(clients), f"actors-{host}"
+    arena, bell = ShmArena(folder, name, gated=True, lazy=True), Bell(folder, name)
+    mine = [i for i, actor in enumerate(plan.inference[0].clients) if actor == name]
+    players = [Client(plan, arena, index) for index in mine]
+    newest = ParameterReader(plan.weights[0].spec, arena)
+    rng = np.random.default_rng(host)
+    due = [(time.monotonic() + latency * rng.random(), n) for n in range(len(players))]
+    heapq.heapify(due)
+    waiting: set[int] = set()
+    took: list[float] = []
+    print("ready", flush=True)
+    report = time.monotonic() + 1.0
+    while True:
+        now = time.monotonic()
+        while due and due[0][0] <= now:
+            _, number = heapq.heappop(due)
+            players[number].asked = now
+            players[number].asks.submit(0, ROWS)
+            waiting.add(number)
+        for number in list(waiting):
+            player = players[number]
+            if player.asks.poll() and player.answered(newest.version):
+                waiting.discard(number)
+                took.append(time.monotonic() - player.asked)
+                heapq.heappush(due, (time.monotonic() + latency, number))
+        if now > report and took:
+            print(json.dumps([statistics.median(took), max(took), len(took)]), flush=True)
+            took, report = [], now + 1.0
+        bell.wait(max(0.0, min(due[0][0] - time.monotonic(), 0.5)) if due else 0.5)
+
+
+def serve(folder: Path, clients: int) -> None:
+    """The hub's process: echoes, and throws fragments away."""
+    plan = plan_of(clients)
+    arena, bell = ShmArena(folder, HUB, gated=True), Bell(folder, HUB)
+    server = InferenceServer(plan.inference[0], arena, 0)
+    source = SampleSource(plan.samples[0].spec, arena, 0)
+    print("ready", flush=True)
+    while True:
+        lanes = server.poll()
+        if lanes:
+            request, counts = server.gather(lanes)
+            rows = len(request.is_first)
+            zeros = np.zeros(rows, np.float32)
+            extras = {"log_prob": zeros, "value": zeros}
+            reply = InferenceReply(np.zeros(rows, np.int64), None, extras, 0)
+            server.answer(lanes, counts, reply)
+        while (item := source.take()) is not None:
+            item.release()
+            source.acknowledge(1)
+        if not lanes:
+            bell.wait(0.5)
+
+
+# -- the hosts ---------------------------------------------------------------------------------
+
+
+class Host:
+    """A folder, a gate, and one process of ours."""
+
+    def __init__(self, name: str, process: str, plan: GatePlan) -> None:
+        self.name, self.process = name, process
+        self._run = RunFolder()
+        self.folder = self._run.path
+        self.arena = ShmArena(self.folder, "agent", lazy=name != HUB)
+        create_inference(plan.inference[0], self.arena)
+        create_sample(plan.samples[0].spec, self.arena, granted=name != HUB)
+        for known in (process, "agent"):
+            make_bell(self.folder, known)
+        bump_placement(self.folder)
+        self.counters = GateCounters(self.arena)
+        orders = GateOrders(plan=plan, host=name, folder=str(self.folder))
+        self.gate = subprocess.Popen(
+            [sys.executable, "-m", "srl.launch.gate"], stdin=subprocess.PIPE
+        )
+        assert self.gate.stdin is not None
+        self.gate.stdin.write(msgspec.json.encode(orders) + b"\n")
+        self.gate.stdin.flush()
+        self.player: subprocess.Popen[str] | None = None
+
+    def peer(self) -> Peer:
+        """Its entry in the address book, once its gate listens."""
+        while (up := read_gate_up(self.folder)) is None:
+            time.sleep(0.02)
+        return Peer(
+            host=self.name,
+            address=up.address,
+            public_key=up.public_key,
+            processes=(self.process,),
+        )
+
+    def follow(self, peers: tuple[Peer, ...]) -> None:
+        write_peers(self.folder, Peers(own=self.name, epoch=1, peers=peers))
+        self.arena.ring(GATE)
+
+    def start(self, *arguments: str) -> None:
+        self.player = subprocess.Popen(
+            [sys.executable, __file__, "--folder", str(self.folder), *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.player.stdout.readline()  # type: ignore[union-attr]
+
+    def cpu_seconds(self) -> float:
+        spent = psutil.Process(self.gate.pid).cpu_times()
+        return float(spent.user + spent.system)
+
+    def close(self) -> None:
+        for process in (self.player, self.gate):
+            if process is not None:
+                process.kill()
+                process.wait()
+        self.arena.close()
+        self._run.remove()
+
+
+class Change:
+    """What a host's gate did, and what it took, between two looks."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._before = (host.cpu_seconds(), host.counters.all())
+
+    def so_far(self) -> tuple[float, dict[str, int]]:
+        cpu, counts = self._before
+        now = self._host.counters.all()
+        return self._host.cpu_seconds() - cpu, {name: now[name] - counts[name] for name in now}
+
+
+def messages(hub: Host, others: list[Host], seconds: float) -> dict[str, float]:
+    """Costs of the messages of all clients."""
+    changes = [Change(host) for host in (hub, *others)]
+    began = time.monotonic()
+    time.sleep(seconds)
+    spent = time.monotonic() - began
+    (hub_cpu, hub_counts), *rest = [change.so_far() for change in changes]
+    requests, fragments = hub_counts["requests"], hub_counts["fragments"]
+    sent = hub_counts["sent_messages"] + hub_counts["received_messages"]
+    other = sum(c["sent_messages"] + c["received_messages"] for _, c in rest)
+    return {
+        "requests per second": requests / spent,
+        "fragments per second": fragments / spent,
+        "hub's gate: share of a core": hub_cpu / spent,
+        "hub's gate: us for a message": hub_cpu / max(sent, 1) * 1e6,
+        "other gates: us for a message": sum(cpu for cpu, _ in rest) / max(other, 1) * 1e6,
+        "messages for a request": sent / max(requests, 1),
+        "sent again": float(sum(c["resent"] for _, c in rest) + hub_counts["resent"]),
+    }
+
+
+def update(
+    hub: Host, others: list[Host], plan: GatePlan, which: int, times: int
+) -> dict[str, float]:
+    """Costs of weight updates to all hosts."""
+    spec = plan.weights[which].spec
+    writer = ParameterWriter(spec, ShmArena(hub.folder, HUB, gated=True))
+    readers = [ParameterReader(spec, host.arena) for host in others]
+    (size,) = spec.shapes["w"][0]
+    change, took = Change(hub), []
+    for version in range(times):
+        began = time.monotonic()
+        writer.publish(Snapshot(version, {"w": np.full(size, version, np.float32)}))
+        while any(reader.version < version for reader in readers):
+            time.sleep(0.001)
+        took.append(time.monotonic() - began)
+    cpu, counts = change.so_far()
+    megabytes = size * 4 / 1e6
+    return {
+        f"{megabytes:.0f} MB: ms until every host has it": statistics.median(took) * 1e3,
+        f"{megabytes:.0f} MB: ms of the hub's gate, each host": cpu / times / HOSTS * 1e3,
+        f"{megabytes:.0f} MB: sent, in units of its size": counts["sent_bytes"]
+        / times
+        / (size * 4),
+    }
+
+
+# -- what the controller does ------------------------------------------------------------------
+
+
+def control(workers: int) -> dict[str, float]:
+    """Costs of heartbeats and of looking at every worker."""
+    names = tuple(f"actor/{i}" for i in range(workers))
+    here, there = Board(HeapArena(), names), Board(HeapArena(), names)
+    for name in names:
+        there.rows[name].enter("running")
+
+    def beat() -> None:
+        rows = tuple(Row(name, 0, there.rows[name].dump()) for name in names)
+        data = msgspec.msgpack.encode(Beat(now_ns=time.monotonic_ns(), rows=rows))
+        for row in msgspec.msgpack.decode(data, type=Beat).rows:
+            here.rows[row.worker].load(row.cells, 0)
+
+    plan = SimpleNamespace(
+        workers=[
+            SimpleNamespace(name=name, trains=(), group="actor", process=name) for name in names
+        ]
+    )
+    looker = SimpleNamespace(plan=plan, board=here)
+    return {
+        "us for a worker's heartbeat, both ends": _best(beat) / workers * 1e6,
+        "us for a look at a worker": _best(lambda: Controller.times(looker)) / workers * 1e6,  # type: ignore[arg-type]
+    }
+
+
+def _best(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def measure(options: argparse.Namespace) -> dict[str, float]:
+    plan = plan_of(options.clients)
+    hosts: list[Host] = []
+    try:
+        hub = Host(HUB, HUB, plan)
+        hosts.append(hub)
+        for number in range(HOSTS):
+            hosts.append(Host(f"host-{number}", f"actors-{number}", plan))
+        peers = tuple(host.peer() for host in hosts)
+        for host in hosts:
+            host.follow(peers)
+        found = update(hub, hosts[1:], plan, 0, 10) | update(hub, hosts[1:], plan, 1, 2)
+        clients = str(options.clients)
+        hub.start("--role", "serve", "--clients", clients)
+        for number, host in enumerate(hosts[1:]):
+            latency = f"{options.latency:g}"
+            host.start(
+                *("--role", "play", "--clients", clients, "--latency", latency),
+                *("--host", str(number)),
+            )
+        time.sleep(options.latency + 3.0)
+        found |= messages(hub, hosts[1:], options.seconds)
+        lines = [host.player.stdout.readline() for host in hosts[1:]]  # type: ignore[union-attr]
+        found["ms for a request, median"] = 1e3 * max(json.loads(line)[0] for line in lines)
+        return found | control(options.clients)
+    finally:
+        for host in hosts:
+            host.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--latency", type=float, default=1.0, help="seconds of a step")
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--write", action="store_true", help="write the table into results/")
+    parser.add_argument("--role", choices=("play", "serve"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--host", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role == "play":
+        return play(options.folder, options.host, options.clients, options.latency)
+    if options.role == "serve":
+        return serve(options.folder, options.clients)
+    found = measure(options)
+    lines = [
+        f"{options.clients} clients of {ROWS} rows on {HOSTS} hosts, a step of "
+        f"{options.latency:g} s, fragments of {TICKS} ticks.",
+        "",
+        "| what | measured |",
+        "|---|---|",
+        *(f"| {name} | {value:,.4g} |" for name, value in found.items()),
+    ]
+    print("\n".join(lines))
+    if options.write:
+        print(write_result("scale", __doc__, lines))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
