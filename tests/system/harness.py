@@ -53,12 +53,15 @@ _COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 class Training:
     """One `srl` command in a process of its own."""
 
-    def __init__(self, run_dir: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self, run_dir: Path, arguments: tuple[str, ...], before: tuple[str, ...] = ()
+    ) -> None:
+        """`before` is what the command begins with, to run it somewhere else."""
         self.run_dir = run_dir
         self.output = run_dir.with_name(f"{run_dir.name}.out")
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, *arguments],
+                [*before, sys.executable, "-c", _COMMAND, *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,6 @@ from srl.arena.shm import GATE, RunFolder, ShmArena
 from srl.errors import RunError
 from srl.launch.control import Brief, Notice
 from srl.launch.gatekeeper import GateKeeper
-from srl.launch.head import Head
 from srl.launch.local import LocalPlace
 from srl.launch.placement import Placement
 from srl.launch.places import HOME, Exit, Place
@@ -26,6 +26,9 @@ from srl.launch.worker import checkpoint_path
 from srl.net.peers import GateUp, Peer, Peers
 from srl.services.board import Board
 from srl.workers.wiring import Plan
+
+if TYPE_CHECKING:
+    from srl.launch.head import Head
 
 FINISH_SECONDS = 2.5
 """How long other hosts may take to end what runs there and to say goodbye."""

@@ -20,7 +20,6 @@ from srl.experiment import Experiment, build_graph, check_graph
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.controller import Controller, Ending
 from srl.launch.fleet import Fleet
-from srl.launch.head import Head
 from srl.launch.joining import host_requests, make_engine
 from srl.launch.placement import Placed, Placement
 from srl.launch.places import HOME
@@ -137,6 +136,9 @@ class _Launch:
         experiment, path = self.experiment, self.directory.path
         head = None
         if experiment.hosts or experiment.listen:
+            # A run on one machine is spared the import of sockets.
+            from srl.launch.head import Head
+
             engine = make_engine(experiment, path)
             head = Head(experiment, path, engine, host_requests(experiment, placed, placement))
         try:

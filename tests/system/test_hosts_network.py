@@ -1,0 +1,144 @@
+"""Three hosts with a network between them that is slow, goes away and comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from harness import SMALL, Training, read_summary, wait_for
+from network import Network, require_namespaces
+from test_hosts import log_of, status_of
+from test_worker_deaths import assert_books_add_up
+
+HOSTS = "hosts={actors: [actor], policies: [policy]}"
+
+
+class ThreeHosts:
+    """A trainer on one host, actors on another, policy workers on the third."""
+
+    def __init__(self, folder: Path, **link: float) -> None:
+        self.network = Network()
+        self.run_dir = folder / "run"
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            self.head = f"{self.network.add('trainer', **link)}:5555"
+            for name in ("actors", "policies"):
+                self.network.add(name, **link)
+        except BaseException:
+            self.network.close()
+            raise
+
+    def train(self, *arguments: str) -> Training:
+        """Starts a run on the three."""
+        inside = self.network.inside("trainer")
+        training = Training(
+            self.run_dir,
+            ("train", "cartpole", "--run-dir", str(self.run_dir), "--quiet", "--layout", "remote",
+             "--launcher", "manual", "--listen", self.head, "--set", HOSTS, *arguments),
+            inside,
+        )  # fmt: skip
+        key = self.run_dir / "keys" / "join.key"
+        wait_for(key.exists, 30.0, "a key to join with")
+        for name in ("actors", "policies"):
+            self.agents[name] = self.network.join(name, self.head, key)
+        return training
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            if agent.poll() is None:
+                agent.terminate()
+        for agent in self.agents.values():
+            try:
+                agent.wait(10)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                agent.wait()
+        self.network.close()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, shm: Path) -> Iterator[Callable[..., ThreeHosts]]:
+    require_namespaces()
+    made = []
+
+    def make(**link: float) -> ThreeHosts:
+        made.append(ThreeHosts(tmp_path, **link))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_host_may_be_cut_off_and_another_lost_for_good(
+    hosts: Callable[..., ThreeHosts], shm: Path
+) -> None:
+    three = hosts()
+    training = three.train("--steps", "1e9", "--until", "none", *SMALL,
+                           "--set", "host_silence_seconds=13")  # fmt: skip
+    try:
+        training.wait_for_updates(2)
+        where = {w.name: w.host for w in status_of(training).workers}
+        assert where == {"trainer/0": "home", "actor/0": "actors", "policy/0": "policies"}
+
+        # Ten seconds off the network: it is waited for, and goes on as what it was.
+        three.network.cut("actors")
+        time.sleep(10.0)
+        three.network.mend("actors")
+        wait_for(lambda: _state(training, "actors") == "here", 20.0, "the host's return")
+        training.wait_for_updates(3)
+        assert "is gone" not in log_of(training)
+        assert "starting it again" not in log_of(training)
+
+        # Gone for good: its worker runs elsewhere.
+        three.network.cut("policies")
+        wait_for(lambda: "host policies is gone: silent" in log_of(training), 30.0, "a lost host")
+        training.wait_for_updates(3)
+        where = {w.name: w.host for w in status_of(training).workers}
+        assert where["policy/0"] == "home"
+        # The agent there is alone; told to go, it goes.
+        three.agents["policies"].terminate()
+        assert three.agents["policies"].wait(20) == 0
+
+        assert training.stop(signal.SIGINT, within=8.0) == 130
+        assert_books_add_up(three.run_dir)
+        assert three.agents["actors"].wait(20) == 0
+        assert list(shm.iterdir()) == []
+    finally:
+        training.kill()
+
+
+def _state(training: Training, host: str) -> str:
+    return {h.name: h.state for h in status_of(training).hosts}[host]
+
+
+def test_a_slow_network_is_learned_over(hosts: Callable[..., ThreeHosts]) -> None:
+    """20 ms each way and 20 Mbit/s; the long form solves the task (benchmarks/soak_hosts.py)."""
+    three = hosts(delay_seconds=0.02, mbit=20.0)
+    training = three.train("--until", "return>=60", "--set", "actor.envs=64", "--steps", "200_000")
+    try:
+        assert training.wait(120.0) == 0, training.printed
+        assert read_summary(three.run_dir)["reason"] == "reached return>=60"
+        assert_books_add_up(three.run_dir)
+    finally:
+        training.kill()
+
+
+def test_strangers_on_the_network_are_turned_away(hosts: Callable[..., ThreeHosts]) -> None:
+    three = hosts()
+    training = three.train("--steps", "20_000", *SMALL)
+    try:
+        garbage = "import os, socket, sys; s = socket.create_connection((sys.argv[1], 5555)); "
+        garbage += "s.sendall(os.urandom(100_000)); s.close()"
+        address = three.head.partition(":")[0]
+        inside = three.network.inside("actors")
+        for _ in range(5):
+            subprocess.run([*inside, "python3", "-c", garbage, address], env=os.environ)
+        assert training.wait(90.0) == 0, training.printed
+    finally:
+        training.kill()
