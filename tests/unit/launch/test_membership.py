@@ -1,0 +1,196 @@
+"""Who joins, who is refused, who is given up: the head's side of the control socket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from srl.launch.control import (
+    PROTOCOL,
+    Beat,
+    Channel,
+    Exited,
+    GateIs,
+    Join,
+    Message,
+    Output,
+    Packet,
+    Refusal,
+    Reports,
+    Start,
+    Started,
+    Unknown,
+    Welcome,
+    decode,
+    encode,
+)
+from srl.launch.hosts import Hosts
+from srl.net.keys import KeyPair, make_run_keys, new_pair
+from srl.net.sockets import Wire
+
+LIMIT_SECONDS = 10.0
+
+
+class FakeAgent:
+    """The other side of the socket, which says what a test wants it to say."""
+
+    def __init__(self, wire: Wire, address: str, keys: KeyPair, head_key: str) -> None:
+        self.socket = wire.dial(address, keys, head_key)
+        self.channel = Channel("")
+
+    def ask(self, name: str = "a", token: str = "t", version: str = PROTOCOL) -> None:
+        join = Join(
+            token=token, name=name, machine="m", pid=1, cores=2, address="127.0.0.1",
+            version=version,
+        )  # fmt: skip
+        self.send(Packet("", 0, 0, join))
+
+    def send(self, packet: Packet) -> None:
+        self.socket.send(encode(packet))
+
+    def say(self, message: Message) -> None:
+        self.channel.post(message)
+        for packet in self.channel.packets(time.monotonic()):
+            self.send(packet)
+
+    def hear(self, kind: type, hosts: Hosts) -> Message:
+        """The next message of a kind."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while time.monotonic() < deadline:
+            hosts.poll()
+            if not self.socket.poll(20):
+                continue
+            packet = decode(self.socket.recv(zmq.NOBLOCK))
+            if isinstance(packet.message, Welcome):
+                self.channel = Channel(packet.session)
+                message: Message | None = packet.message
+            else:
+                message = self.channel.receive(packet)
+            if isinstance(message, kind):
+                return message
+        pytest.fail(f"no {kind.__name__} came")
+
+    def enter(self, hosts: Hosts, name: str = "a", token: str = "t") -> Welcome:
+        self.ask(name, token)
+        welcome = self.hear(Welcome, hosts)
+        assert isinstance(welcome, Welcome)
+        return welcome
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    made = Wire()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def control(tmp_path: Path, wire: Wire) -> tuple[Callable[..., Hosts], Callable[..., FakeAgent]]:
+    """Makes the head's hosts, and agents that talk to them."""
+    keys = make_run_keys(tmp_path)
+    listener = wire.listen("tcp://127.0.0.1:*", keys.head, {keys.join.public: "agent"})
+    (tmp_path / "logs").mkdir()
+
+    def head(wanted: tuple[str, ...] = ("a", "b"), silence: float = 30.0) -> Hosts:
+        logs = tmp_path / "logs"
+        return Hosts(listener.socket, wanted=wanted, silence_seconds=silence, logs=logs)
+
+    def agent(pair: KeyPair = keys.join) -> FakeAgent:
+        return FakeAgent(wire, listener.address, pair, keys.head.public)
+
+    return head, agent
+
+
+def until(hosts: Hosts, condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+        hosts.poll()
+
+
+def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one = head(), agent()
+    assert one.enter(hosts).name == "a"
+    place = hosts.joined.popleft()
+    assert hosts.missing() == ["b"]
+
+    place.start("actor-0", 3, ("srl.workers.actor",))
+    order = one.hear(Start, hosts)
+    assert (order.process, order.incarnation) == ("actor-0", 3)
+    one.say(Started(process="actor-0", incarnation=3, pid=77))
+    one.say(Output("actor-0", b"hello\n"))
+    one.say(Reports((b"x",)))
+    one.say(GateIs(address="tcp://1.2.3.4:5", public_key="k", incarnation=0))
+    # Of an earlier life: it counts no more.
+    one.say(Exited(process="actor-0", incarnation=2, pid=70, code=-9))
+    one.say(Exited(process="actor-0", incarnation=3, pid=77, code=-9))
+    until(hosts, lambda: not place.is_alive("actor-0"))
+    assert [(e.incarnation, e.pid, e.how) for e in place.exits()] == [
+        (3, 77, "was killed (SIGKILL)")
+    ]
+    assert list(hosts.reports) == [b"x"]
+    assert (tmp_path / "logs" / "actor-0.log").read_text() == "hello\n"
+    assert place.peer(("actor-0",)).address == "tcp://1.2.3.4:5"
+
+
+def test_agents_without_a_name_get_that_of_a_missing_host(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts = head()
+    names = [agent().enter(hosts, name="", token=str(i)).name for i in range(3)]
+    assert names == ["a", "b", "host-1"]
+
+
+def test_another_version_a_bad_name_and_a_taken_name_are_refused(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one, two = head(), agent(), agent()
+    two.ask(version="0.0")
+    refusal = two.hear(Refusal, hosts)
+    assert refusal.final
+    assert "got 0.0" in refusal.reason
+    two.ask(name="../../etc")
+    assert two.hear(Refusal, hosts).final
+
+    one.enter(hosts)
+    two.ask(token="another")
+    refusal = two.hear(Refusal, hosts)
+    assert not refusal.final
+    assert "'a' is here already" in refusal.reason
+    # Who asks twice, because the answer was lost, is the same host still.
+    one.ask()
+    assert one.hear(Welcome, hosts).incarnation == 0
+    assert len(hosts.joined) == 1
+
+
+def test_a_silent_host_is_given_up_told_so_and_comes_again(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one = head(silence=0.3), agent()
+    one.enter(hosts)
+    place = hosts.joined.popleft()
+    place.start("actor-0", 0, ())
+    until(hosts, lambda: hosts.lost)
+    assert hosts.lost.popleft() is place
+    assert "silent for" in place.gone
+    assert list(place.processes) == ["actor-0"]
+
+    one.send(one.channel.state(Beat(now_ns=0)))
+    one.hear(Unknown, hosts)
+    assert one.enter(hosts, token="again").incarnation == 1
+
+
+def test_garbage_costs_nothing_and_strangers_are_not_heard(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one, stranger = head(), agent(), agent(new_pair())
+    one.enter(hosts)
+    stranger.ask(name="b", token="stranger")
+    for data in (b"", b"\x00" * 100, encode(Packet("", 0, 0, Beat(now_ns=0)))[:-3]):
+        one.socket.send(data)
+    until(hosts, lambda: hosts.refused == 3)
+    one.socket.send_multipart([b"too", b"many"])
+    until(hosts, lambda: hosts.refused == 4)
+    assert list(hosts.places) == ["a"]
