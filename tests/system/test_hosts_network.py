@@ -120,10 +120,13 @@ def _state(training: Training, host: str) -> str:
 def test_a_slow_network_is_learned_over(hosts: Callable[..., ThreeHosts]) -> None:
     """20 ms each way and 20 Mbit/s; the long form solves the task (benchmarks/soak_hosts.py)."""
     three = hosts(delay_seconds=0.02, mbit=20.0)
-    training = three.train("--until", "return>=60", "--set", "actor.envs=64", "--steps", "200_000")
+    training = three.train(
+        "--until", "return>=40", "--steps", "200_000",
+        "--set", "actor.envs=64", "--set", "algorithm.rollout_length=32",
+    )  # fmt: skip
     try:
         assert training.wait(120.0) == 0, training.printed
-        assert read_summary(three.run_dir)["reason"] == "reached return>=60"
+        assert read_summary(three.run_dir)["reason"] == "reached return>=40"
         assert_books_add_up(three.run_dir)
     finally:
         training.kill()
