@@ -19,7 +19,6 @@ from test_worker_deaths import assert_books_add_up, replaced
 from srl.cli import main
 from srl.launch.status import Status, read_status
 
-pytest.importorskip("srl.launch.gate")
 Start = Callable[..., Training]
 COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 

@@ -38,7 +38,8 @@ class GateKeeper:
         self._start()
 
     def _start(self) -> None:
-        from srl.launch.gate import GateOrders, gate_plan  # type: ignore[import-not-found,unused-ignore]
+        # A run on one machine is spared the import of sockets.
+        from srl.launch.gate import GateOrders, gate_plan
 
         assert self._plan is not None
         self._children.start(GATE, self._incarnation, GATE_MODULE)
