@@ -27,6 +27,7 @@ def test_environments_that_crash_now_and_then_are_made_anew(
     books = {k: v for k, v in summary["metrics"].items() if k.startswith("samples.default.")}
     # No fragment is lost: each is begun again in its slot.
     assert books["samples.default.dropped.writer died"] == 0
+    assert summary["metrics"]["env_failures"] >= 2
     log = (training.run_dir / "logs" / "controller.log").read_text()
     assert "crashes now and then" in log
     assert "Made anew (2 failures so far)" in log

@@ -338,6 +338,8 @@ class Controller:
                 f"{at}.in_flight": kept.in_flight,
             }
             books |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
+        rows = self.board.rows.values()
+        books["env_failures"] = sum(row.get("count_env_failures") for row in rows)
         for worker in self._trainers:
             lost = self.board.rows[worker.name].get("count_lost_updates")
             books[f"updates.{worker.trains[0]}.lost"] = lost
