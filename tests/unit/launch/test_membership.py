@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,9 @@ class FakeAgent:
         self.send(Packet("", 0, 0, join))
 
     def send(self, packet: Packet) -> None:
-        self.socket.send(encode(packet))
+        # A socket whose key was refused has nowhere to send to, and would wait for ever.
+        with suppress(zmq.Again):
+            self.socket.send(encode(packet), zmq.NOBLOCK)
 
     def say(self, message: Message) -> None:
         self.channel.post(message)
