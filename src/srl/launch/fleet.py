@@ -158,7 +158,7 @@ class Fleet:
         hosts = self.head.hosts
         while hosts.joined:
             place = hosts.joined.popleft()
-            again = f", for the {place.incarnation + 1}th time" if place.incarnation else ""
+            again = " again" if place.incarnation else ""
             self.news.append(
                 f"host {place.name} joined{again} ({place.join.machine}, {place.join.address}, "
                 f"{place.join.cores} cores)"

@@ -11,6 +11,7 @@ from srl.launch.places import Exit
 from srl.launch.planning import Draft
 from srl.launch.reclaiming import reclaim
 from srl.launch.worker import LEAVE, Orders
+from srl.services.names import Names
 from srl.workers.wiring import Plan
 
 WORKER_MODULE = "srl.launch.worker"
@@ -26,6 +27,7 @@ class LocalPlace:
         self._arena = arena
         self._gated = gated
         self._plan: Plan | None = None
+        self._names = Names(arena.folder)
         self._run_dir = ""
         self._lazy = False
 
@@ -91,6 +93,8 @@ class LocalPlace:
                 bump_placement(self._arena.folder)
             if ended.code != 0 and self._plan is not None and ended.process in self._members:
                 reclaim(self._plan, self._arena, ended.process)
+                for member in self._members[ended.process]:
+                    self._names.remove(member.name)
         return found
 
     def is_alive(self, process: str) -> bool:

@@ -156,6 +156,7 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
         )
         host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)
         host.leaving = leaving.is_set
+        host.stays = orders.gated
         _restore(orders, [worker for worker in workers if worker.in_every_checkpoint])
         host.run()
     except BaseException:

@@ -45,6 +45,10 @@ class Wait:
         self.timeout_seconds = timeout_seconds
 
 
+_RETURN = Wait("workers", 0.2)
+"""For those who are gone to come back."""
+
+
 class Worker(ABC):
     """One part of the dataflow."""
 
@@ -138,6 +142,8 @@ class Host:
         self._next_cpu_ns = 0
         self.leaving: Callable[[], bool] = lambda: False
         """Whether this process alone is to finish, while the run goes on."""
+        self.stays = False
+        """Whether workers that find everyone gone wait for them: on other hosts they come back."""
         for worker in self.workers:
             worker.stopping = self._stopping  # type: ignore[method-assign]
 
@@ -195,14 +201,14 @@ class Host:
                 self.next = index
                 progress = True
                 break
-            if result is DONE:
+            if result is DONE and not self.stays:
                 self._done.add(worker.name)
                 row.enter("finished")
                 progress = True
             else:
-                assert isinstance(result, Wait)
-                idle[worker.name] = (result, start)
-                timeout = min(timeout, result.timeout_seconds)
+                wait = result if isinstance(result, Wait) else _RETURN
+                idle[worker.name] = (wait, start)
+                timeout = min(timeout, wait.timeout_seconds)
             row.beat()
         if not progress or end > self._next_cpu_ns:
             self._count_cpu(end)

@@ -94,6 +94,26 @@ def test_a_stop_ends_the_loop_and_the_asked_for_checkpoint_is_still_written() ->
     assert host.workers[0].stopping()
 
 
+def test_a_process_that_is_to_leave_does_so_while_the_run_goes_on() -> None:
+    host, board, _, _ = host_of(a=[MADE] * 100)
+    rounds = iter([False, False, True])
+    host.leaving = lambda: next(rounds)
+    host.run()
+    assert len(host.workers[0].results) == 98  # type: ignore[attr-defined]
+    assert not board.stop
+
+
+def test_where_others_may_come_back_a_worker_without_them_waits() -> None:
+    host, board, _, _ = host_of(a=[DONE, DONE, MADE, Wait("samples")])
+    host.stays = True
+    assert host.round() is not None
+    assert host.waiting() == {"a": "workers"}
+    assert host.round() is not None
+    assert host.round() is None
+    assert not host.done
+    assert board.rows["a"].get("wait_workers") > 0
+
+
 def test_an_idle_host_says_what_its_workers_wait_for() -> None:
     host, _, _, _ = host_of(a=[Wait("samples")], b=[Wait("slots")])
     assert host.round() == 1.0
