@@ -13,6 +13,7 @@ import secrets
 import select
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -72,9 +73,10 @@ def run_agent(
         raise ConfigError(f"--join: expected HOST:PORT, got {join!r}.")
     key = load_join_key(key_file)
     agent = _Agent((host, int(port)), key, name=name, bind=bind, holds=holds)
-    before = {
-        number: signal.signal(number, agent.leave) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, agent.leave)
     try:
         return agent.run(wait_seconds)
     finally:
