@@ -134,7 +134,7 @@ def test_a_slow_network_is_learned_over(hosts: Callable[..., ThreeHosts]) -> Non
 
 def test_strangers_on_the_network_are_turned_away(hosts: Callable[..., ThreeHosts]) -> None:
     three = hosts()
-    training = three.train("--steps", "20_000", *SMALL)
+    training = three.train("--steps", "5_000", *SMALL)
     try:
         garbage = "import os, socket, sys; s = socket.create_connection((sys.argv[1], 5555)); "
         garbage += "s.sendall(os.urandom(100_000)); s.close()"
