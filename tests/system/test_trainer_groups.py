@@ -132,9 +132,17 @@ def test_when_all_trainers_die_they_go_on_from_the_checkpoint(start: Start, shm:
     assert "trainer/0: was killed" in (training.run_dir / "logs" / "controller.log").read_text()
 
 
+def listening(training: Training) -> set[str]:
+    """Addresses at which trainers take connections."""
+    trainers = [p for name, p in training.workers().items() if name.startswith("trainer")]
+    found = [c for p in trainers for c in p.net_connections("inet") if c.status == "LISTEN"]
+    return {connection.laddr.ip for connection in found}
+
+
 def test_a_stopped_member_holds_nobody_up_who_wants_to_leave(start: Start) -> None:
     training = start(*TWO)
     training.wait_for_updates(2)
+    assert listening(training) == {"127.0.0.1"}, "nobody elsewhere can reach them"
     os.kill(training.workers()["trainer-1"].pid, signal.SIGSTOP)
     wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", 5.0, "a stopped one")
     # The other one waits for it, in a sum or before one, and still writes its part.
