@@ -217,7 +217,9 @@ def test_an_actor_goes_on_exactly_from_its_state() -> None:
 
 def test_a_policy_worker_copies_weights_only_when_they_moved() -> None:
     arena = HeapArena()
+    packed = []
     policy = torch.nn.Linear(2, 1)
+    policy.pack = lambda: packed.append(float(policy.weight[0, 0]))
     shapes = {name: (tuple(t.shape), "float32") for name, t in policy.state_dict().items()}
     spec = ParameterSpec(policy="p", shapes=shapes)
     writer, reader = ParameterWriter(spec, arena), CountingReader(spec, arena)
@@ -230,6 +232,7 @@ def test_a_policy_worker_copies_weights_only_when_they_moved() -> None:
         assert served.version == version
         assert reader.copies == version + 1
     assert (policy.weight == 3.0).all()
+    assert packed == [3.0, 3.0], "told of each version, once it is there"
 
 
 class CountingReader(ParameterReader):
