@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from srl.launch.ray_cluster import RayCluster, bundle, explain_missing
 
 LEAVE_SECONDS = 3.0
 """How long agents may take to leave after the head has told them to."""
+MAX_ENDS = 5
+ENDS_SECONDS = 300.0
+"""So many ends of a host's agent within this time end the run."""
 
 
 class RayAgent:
@@ -40,7 +44,7 @@ class RayAgent:
         return f"{os.uname().nodename} (Ray node {node[:8]})"
 
     def run(self) -> str:
-        """Runs the agent until the run is over; what went wrong, or nothing."""
+        """Runs the agent until it ends; how it did."""
         from srl.launch.agent import run_agent
 
         with tempfile.TemporaryDirectory(prefix="srl-key-") as folder:
@@ -48,10 +52,9 @@ class RayAgent:
             file.touch(mode=0o600)
             file.write_text(self._key)
             try:
-                run_agent(self._address, file, name=self._name)
+                return f"exit code {run_agent(self._address, file, name=self._name)}"
             except SrlError as error:
                 return str(error)
-        return ""
 
 
 @dataclass
@@ -68,6 +71,8 @@ class _Host:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
+        self.ends: deque[float] = deque(maxlen=MAX_ENDS)
+        """When its agent ended the last times."""
         self.ask()
 
     def ask(self) -> None:
@@ -141,17 +146,22 @@ class RayEngine:
                 host.is_up = True
                 self._news.append(f"host {name} runs on {where}")
             if self._is_ready(host.ended):
-                words = self._result(name, host.ended)
-                if words:
-                    raise RunError(f"the agent of host {name!r} failed: {words}")
-                if words is None:
-                    self._news.append(f"host {name}: its actor was lost; Ray starts it again")
-                    host.ask()
-                else:
-                    del self._hosts[name]
+                self._begin_again(name, host, self._result(name, host.ended))
         self._check_patience()
         news, self._news = self._news, []
         return news
+
+    def _begin_again(self, name: str, host: _Host, words: str | None) -> None:
+        """Has an agent run again that ended although the run goes on."""
+        if words is None:
+            self._news.append(f"host {name}: its actor was lost; Ray starts it again")
+        else:
+            now = time.monotonic()
+            host.ends.append(now)
+            if len(host.ends) == MAX_ENDS and now - host.ends[0] < ENDS_SECONDS:
+                raise RunError(f"the agent of host {name!r} ended {MAX_ENDS} times: {words}")
+            self._news.append(f"the agent of host {name} ended ({words}); starting it again")
+        host.ask()
 
     def _is_ready(self, reference: Any) -> bool:
         ready, _ = self._ray.wait([reference], timeout=0)
