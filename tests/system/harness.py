@@ -26,8 +26,8 @@ SMALL = (
 """Settings of runs that learn in small steps and write often."""
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """The first true answer; fails with `what` after the deadline."""
+def wait_for(condition: Callable[[], Any], seconds: float, what: object) -> Any:
+    """The first true answer; fails with `what` after the deadline, as it is then."""
     deadline = time.monotonic() + seconds
     while True:
         found = condition()

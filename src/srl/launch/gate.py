@@ -11,7 +11,6 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -23,6 +22,7 @@ from srl.errors import SrlError
 from srl.gates.gate import Gate, largest_frame
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.launch.last_words import Failure, failure_path
+from srl.launch.signals import leave_to_parent
 from srl.net.links import Links
 from srl.net.peers import GateUp, write_gate_up
 from srl.net.sockets import LOOPBACK
@@ -88,7 +88,7 @@ def run_gate(orders: GateOrders, ended: threading.Event) -> None:
 
 def main() -> int:
     """Runs the gate of one host and returns its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_parent()
     faulthandler.enable()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True

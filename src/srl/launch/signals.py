@@ -116,3 +116,15 @@ class StopSignals:
 
     def _raise(self) -> None:
         raise Interrupted(self.reason)
+
+
+def leave_to_parent() -> None:
+    """Ctrl-C and SIGTERM do nothing in this process: its parent says how it ends.
+
+    Whoever sends them to every process at once (a terminal, Slurm, systemd) means the run, and a
+    run ends with a checkpoint, which its workers write.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # What user code starts is to end as it expects.
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

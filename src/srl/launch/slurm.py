@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import msgspec
@@ -58,7 +59,8 @@ class SlurmEngine:
         self._where = {
             host: (part, node)
             for part, hosts in enumerate(names)
-            for host, node in zip(hosts, _nodes(part, self._one_part), strict=True)
+            # A job that was queued again after the loss of a node has one less.
+            for host, node in zip(hosts, cycle(_nodes(part, self._one_part)), strict=False)
         }
 
     @property
@@ -133,8 +135,11 @@ class SlurmEngine:
         return news
 
     def waiting(self) -> dict[str, str]:
-        """Agents whose step has not reached its node, as far as is known here."""
-        return {name: f"its step is starting on {s.node}" for name, s in self._steps.items()}
+        """Where each agent is being started; Slurm says no more until it has."""
+        return {
+            name: f"Slurm starts it on {step.node}" if step.process else "it is started again soon"
+            for name, step in self._steps.items()
+        }
 
     def remove(self, name: str) -> None:
         """Ends one host's agent; its node stays with the job."""

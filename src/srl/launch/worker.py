@@ -13,7 +13,6 @@ import gc
 import importlib
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from srl.launch.allocator import keep_large_buffers
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.last_words import Failure, failure_path
 from srl.launch.planning import Draft, write_answer
+from srl.launch.signals import leave_to_parent
 from srl.services.board import Board
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
@@ -89,7 +89,7 @@ def checkpoint_path(folder: Path) -> Path:
 
 def main() -> int:
     """Runs one worker process and returns its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_to_parent()
     faulthandler.enable()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True

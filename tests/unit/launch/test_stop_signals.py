@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -30,3 +32,22 @@ def test_a_signal_that_comes_to_another_thread_ends_a_sleep() -> None:
     assert signals.reason == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
     assert threading.active_count() == 1
+
+
+def test_a_process_that_leaves_signals_to_its_parent_lives_on_but_its_children_do_not() -> None:
+    code = (
+        "import os, signal, time\n"
+        "from srl.launch.signals import leave_to_parent\n"
+        "leave_to_parent()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    time.sleep(60.0)\n"
+        "os.kill(child, signal.SIGTERM)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == (str(-signal.SIGTERM), 0), done.stderr
