@@ -41,9 +41,12 @@ def test_a_process_that_leaves_signals_to_its_parent_lives_on_but_its_children_d
         "leave_to_parent()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
+        "reading, writing = os.pipe()\n"
         "child = os.fork()\n"
         "if not child:\n"
+        "    os.write(writing, b'x')\n"
         "    time.sleep(60.0)\n"
+        "os.read(reading, 1)\n"
         "os.kill(child, signal.SIGTERM)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
