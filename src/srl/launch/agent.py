@@ -144,7 +144,7 @@ class _Agent:
         self._wire.close()
 
     def run(self, wait_seconds: float) -> int:
-        """Joins, serves, and joins again whenever it was given up; the exit code."""
+        """Joins, serves, and joins again where a stay ended before the run; the exit code."""
         while True:
             stay = self._enter(wait_seconds)
             if stay is None:
@@ -155,7 +155,7 @@ class _Agent:
                 stay.close()
             if code is not None:
                 return code
-            log.warning("given up by the head while it could not hear this host; joining anew")
+            log.warning("joining anew: %s", stay.gate_ended or "the head has given this host up")
 
     # -- joining -----------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class _Agent:
     # -- serving -----------------------------------------------------------------------------------
 
     def _serve(self, stay: Stay) -> int | None:
-        """Serves until the end; None if the head has given this host up."""
+        """Serves until the end; None if this host is to join anew."""
         self._heard = time.monotonic()
         while not self._signal:
             select.select([int(self._socket.fd), stay.fileno()], [], [], TURN_SECONDS)
@@ -215,6 +215,10 @@ class _Agent:
                 stay.channel.post(Trouble(str(error)))
                 self._say_goodbye(stay)
                 raise
+            if stay.gate_ended:
+                stay.channel.post(Trouble(stay.gate_ended))
+                self._say_goodbye(stay)
+                return None
             if self._is_orphaned():
                 log.warning("the head is gone; finishing")
                 stay.end(GOODBYE_SECONDS)

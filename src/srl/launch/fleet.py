@@ -20,6 +20,7 @@ from srl.launch.local import LocalPlace
 from srl.launch.placement import Placement
 from srl.launch.places import HOME, Exit, Place
 from srl.launch.planning import CONTROLLER
+from srl.launch.reclaiming import reclaim, reclaim_relayed
 from srl.launch.remote_place import RemotePlace
 from srl.launch.stay import SESSION_FILE
 from srl.launch.worker import checkpoint_path
@@ -220,7 +221,7 @@ class Fleet:
         found = []
         for ended in self.home.exits():
             if ended.process == GATE:
-                self._keeper.replace(ended.how)
+                self._replace_gate(ended.how)
             else:
                 found.append(ended)
         if self.head is not None:
@@ -229,6 +230,18 @@ class Fleet:
             while self.head.hosts.lost:
                 found += self._lose(self.head.hosts.lost.popleft())
         return found
+
+    def _replace_gate(self, how: str) -> None:
+        """Starts another gate here. What the dead one held for other hosts is taken back, and they
+        join anew."""
+        assert self.head is not None
+        assert self._plan is not None
+        self._keeper.replace(how)
+        for process, host in self.where.items():
+            if host != HOME:
+                reclaim(self._plan, self.arena, process)
+        reclaim_relayed(self._plan, self.arena)
+        self.head.hosts.give_up_all(f"the gate at home {how}")
 
     def _lose(self, place: RemotePlace) -> list[Exit]:
         self.news.append(f"host {place.name} is gone: {place.gone}")
@@ -244,6 +257,12 @@ class Fleet:
                 )
             )
         return found
+
+    def is_sent_away(self, process: str) -> bool:
+        """Whether a process that has finished did so because its agent leaves: on several hosts
+        nobody finishes by himself before the run does."""
+        known = process in self._moving or process not in self.wanted
+        return self.head is not None and not known
 
     def left(self, process: str) -> bool:
         """Notes that a process has finished; True if it will be started again elsewhere."""

@@ -291,6 +291,11 @@ class Hosts:
         self.joined.append(place)
         return place
 
+    def give_up_all(self, why: str) -> None:
+        """Has everyone join anew."""
+        for place in list(self.places.values()):
+            self._give_up(place, why)
+
     def _give_up(self, place: RemotePlace, why: str) -> None:
         place.gone = why
         del self.places[place.name]

@@ -38,7 +38,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
             return f"was lost with its host ({self.lost})"
         if self.code < 0:
             return f"was killed ({signal.Signals(-self.code).name})"
-        return f"exited with {self.code}"
+        return f"exited with {self.code}" if self.code else "left with its host"
 
 
 class Place(Protocol):

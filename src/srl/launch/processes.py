@@ -142,7 +142,7 @@ class ProcessRun:
     def _handle_exit(self, ended: Exit) -> None:
         if ended.failure is not None:
             raise failed(ended.failure, self._run_dir, ended.process)
-        if ended.code == 0:
+        if ended.code == 0 and not self.fleet.is_sent_away(ended.process):
             if not self.fleet.left(ended.process) and self.fleet.all_ended:
                 raise RunError("nothing is left to do: all workers have finished.")
             return
@@ -154,7 +154,8 @@ class ProcessRun:
         names = ", ".join(member.name for member in members)
         tail = log_tail(self._run_dir, process)
         # Samples lie on their trainers' host, and are lost with it.
-        samples_lost = ended.lost and any(member.reads for member in members)
+        gone = ended.lost or ended.code == 0
+        samples_lost = gone and any(member.reads for member in members)
         if samples_lost or not all(member.restarts for member in members):
             raise WorkerError(
                 f"{names} {ended.how} and cannot be replaced while the run goes on. Its last "

@@ -31,3 +31,10 @@ def reclaim(plan: Plan, arena: Arena, process: str) -> None:
             if len(others) > 1:
                 Trainers(arena, policy, len(others)).remove(member.index)
                 arena.ring(*(other.process for other in others))
+
+
+def reclaim_relayed(plan: Plan, arena: Arena) -> None:
+    """Gives back requests that a dead gate had taken in place of servers on other hosts."""
+    for asked in plan.inference.values():
+        if asked.carrier != "inline":
+            reclaim_server(asked.spec, arena, len(asked.spec.servers))

@@ -65,6 +65,8 @@ class Stay:
         self._next_beat = 0.0
         self._hurried = False
         self._ending = False
+        self.gate_ended = ""
+        """How the gate ended before its time. What it had on its way is lost, and the stay over."""
 
     def fileno(self) -> int:
         """Of the socket that its workers report to."""
@@ -156,8 +158,7 @@ class Stay:
                 self.channel.post(Output(process, text))
         for each in ended:
             if each.process == GATE:
-                if not self._ending:
-                    self._keeper.replace(each.how)
+                self.gate_ended = "" if self._ending else f"its gate {each.how}"
                 continue
             self.channel.post(
                 Exited(
