@@ -64,8 +64,8 @@ class Desk:
             return
         self._told = now
         log.warning(
-            "%s (%s) refused a connection: %s. %d refused so far; the run goes on. Somebody else "
-            "on the network may be trying this port.",
+            "%s (%s) refused a connection: %s. %d refused so far; the run goes on. A host that is "
+            "just joining dials again; otherwise somebody else on the network tries this port.",
             *(self.name, self.address, reason, max(self.refused, 1)),
         )
 
