@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -99,3 +101,26 @@ def test_what_waits_for_resources_says_which(
     assert "no node has 0.5 GPU" in training.printed
     assert "ray.wait_seconds" in training.printed
     assert "Traceback" not in training.printed
+
+
+STRANGER = """
+import os, subprocess, sys
+from srl.launch.ray_cluster import RayCluster
+from srl.resources import RayConfig
+
+cluster = RayCluster(RayConfig(working_dir=""))
+address = cluster.ray.get_runtime_context().gcs_address
+code = f"from ray._raylet import GcsClient; GcsClient(address='{address}')"
+environment = {**os.environ, "RAY_AUTH_TOKEN": "0" * 64}
+command = [sys.executable, "-c", code]
+done = subprocess.run(command, env=environment, capture_output=True, text=True)
+cluster.close()
+sys.exit(done.returncode == 0 or "InvalidAuthToken" not in done.stderr)
+"""
+
+
+def test_a_cluster_of_our_own_lets_no_stranger_in() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
