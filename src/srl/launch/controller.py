@@ -140,14 +140,16 @@ class Controller:
         self._check_goals()
         self._check_timeouts(now)
         self._show_notes()
-        self.collector.observe(self.times())
+        looking_ns = time.monotonic_ns()
+        times = self.times()
+        # With thousands of workers a look at all of them takes long, and comes less often.
+        looked_ns = time.monotonic_ns() - looking_ns
+        self._next_poll_ns = now_ns + max(_POLL_NS, _POLL_SHARE * looked_ns)
+        self.collector.observe(times)
         self.collector.tick(now)
         if self._display.due(now):
             self._diagnosis = self.diagnose()
             self._display.update(self.collector.snapshot(), self._diagnosis.text, now)
-        # With thousands of workers a look at all of them takes long, and comes less often.
-        looked_ns = time.monotonic_ns() - now_ns
-        self._next_poll_ns = now_ns + max(_POLL_NS, _POLL_SHARE * looked_ns)
 
     def _show_notes(self) -> None:
         while self.collector.notes:
