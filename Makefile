@@ -36,11 +36,11 @@ test: $(STAMP)  ## Run the unit, contract and convention tests.
 
 test-system: $(STAMP)  ## Run the tests of real processes, signals and faults.
 	@mkdir -p tests/system
-	$(call PYTEST,tests/system)
+	$(call PYTEST,tests/system -m "not learning and not machines")
 
-test-learning: $(STAMP)  ## Run the tests that train until a threshold.
+test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those of several machines.
 	@mkdir -p tests/learning
-	$(call PYTEST,tests/learning)
+	$(call PYTEST,tests/learning tests/system -m "learning or machines")
 
 check: $(STAMP)  ## Lint, formatting and types.
 	$(BIN)/ruff check .

@@ -125,7 +125,11 @@ class DelayingWire(threading.Thread):
                 other = self._ends[1 - self._ends.index(end)]
                 number += 1
                 due = time.monotonic() + self._delay
-                heapq.heappush(waiting, (due, number, other, os.read(end, 4096)))
+                try:
+                    frame = os.read(end, 4096)
+                except OSError:
+                    return  # The device went with its host.
+                heapq.heappush(waiting, (due, number, other, frame))
 
     def close(self) -> None:
         self._over.set()

@@ -19,6 +19,8 @@ from test_worker_deaths import assert_books_add_up, replaced
 from srl.cli import main
 from srl.launch.status import Status, read_status
 
+pytestmark = pytest.mark.machines
+
 Start = Callable[..., Training]
 COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 
@@ -99,7 +101,7 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     agent.suspend()
     wait_for(lambda: "host a is gone: silent for" in log_of(training), 20.0, "a lost host")
     training.wait_for_updates(2)
-    assert {w.name: w.host for w in status_of(training).workers}["actor/0"] == "b"
+    wait_for(lambda: _hosts(training)["actor/0"] == "b", 20.0, "the actor's move")
     agent.resume()
     wait_for(lambda: "host a joined again" in log_of(training), 20.0, "the host's return")
     wait_for(lambda: _hosts(training)["actor/0"] == "a", 20.0, "the actor's return")

@@ -15,6 +15,8 @@ from network import Network, require_namespaces
 from test_hosts import log_of, status_of
 from test_worker_deaths import assert_books_add_up
 
+pytestmark = pytest.mark.machines
+
 HOSTS = "hosts={actors: [actor], policies: [policy]}"
 
 

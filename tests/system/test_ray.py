@@ -18,6 +18,8 @@ pytest.importorskip("ray", reason="these tests need Ray: pip install 'srl[ray]'"
 ENVIRONMENT = '''
 from srl.testing.envs import ScriptedEnv
 
+pytestmark = pytest.mark.machines
+
 class Mine(ScriptedEnv):
     """Code of the user's, which is only in this folder."""
 '''

@@ -16,6 +16,8 @@ from harness import SMALL, checkpoints, read_summary, wait_for
 from srl.cli import main
 from srl.services.metrics import read_metrics
 
+pytestmark = pytest.mark.machines
+
 HOSTS = ("--set", "hosts={far: [actor]}", "--set", "actor.count=1")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 Submit = Callable[..., str]
