@@ -93,6 +93,8 @@ class Experiment:
     listen: str = ""
     """This machine's address for other hosts, with or without a port (10.0.0.1:5555). Empty is what
     the launcher needs: loopback for `processes`."""
+    pack_pixels: bool = False
+    """Packs pixels (lz4) on their way between hosts: for networks slower than a core packs."""
     host_silence_seconds: float = 20.0
     """A host that was not heard of for so long is given up; its workers are started elsewhere."""
     steps: int = 0
@@ -134,7 +136,7 @@ ALGORITHM_FREE = frozenset(
         *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
         *("trainer", "actor.count", "actor.groups", "env.step_timeout_seconds"),
-        *("env.reset_timeout_seconds", "resources", "ray", "slurm"),
+        *("env.reset_timeout_seconds", "resources", "ray", "slurm", "pack_pixels"),
     }
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""

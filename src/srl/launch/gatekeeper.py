@@ -51,6 +51,7 @@ class GateKeeper:
                 incarnation=self._incarnation,
                 folder=str(self._arena.folder),
                 address=f"tcp://{self._bind}:*",
+                packs=bool(self._plan.experiment["pack_pixels"]),
             ),
         )
 
