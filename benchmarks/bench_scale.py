@@ -228,6 +228,9 @@ class Host:
         )
         self.player.stdout.readline()  # type: ignore[union-attr]
 
+    def check(self) -> None:
+        assert self.gate.poll() is None, "the gate has ended"
+
     def cpu_seconds(self) -> float:
         spent = psutil.Process(self.gate.pid).cpu_times()
         return float(spent.user + spent.system)
@@ -288,6 +291,7 @@ def update(
         began = time.monotonic()
         writer.publish(Snapshot(version, {"w": np.full(size, version, np.float32)}))
         while any(reader.version < version for reader in readers):
+            hub.check()
             time.sleep(0.001)
         took.append(time.monotonic() - began)
     cpu, counts = change.so_far()

@@ -129,7 +129,8 @@ class Borrower(_End):
 
     def wanting(self) -> list[int]:
         """Writers that wait for a slot."""
-        found: list[int] = np.flatnonzero(self.memory.waiting_writers).tolist()
+        # Of a copy: writers change theirs meanwhile, which numpy does not forgive.
+        found: list[int] = np.flatnonzero(self.memory.waiting_writers != 0).tolist()
         return found
 
     def accept(self, writer: int, ticket: int) -> int | None:

@@ -272,7 +272,7 @@ class SampleSource:
 
     def _waiting_writers(self) -> list[int]:
         """Writers to ring, because there is a free slot now; under the lock."""
-        waiting = np.flatnonzero(self._memory.waiting_writers)
+        waiting = np.flatnonzero(self._memory.waiting_writers != 0)
         self._memory.waiting_writers[waiting] = 0
         return list(waiting.tolist())
 

@@ -83,7 +83,7 @@ def commit(
     memory.pending[index] = (1 << len(spec.readers)) - 1
     memory.produced[memory.writer[index]] += 1
     memory.status[index] = READY
-    waiting = np.flatnonzero(memory.waiting_readers)
+    waiting = np.flatnonzero(memory.waiting_readers != 0)
     memory.waiting_readers[waiting] = 0
     return [spec.readers[reader] for reader in waiting]
 
