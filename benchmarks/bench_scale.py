@@ -17,6 +17,7 @@ environments, networks, encryption hardware, and real network cards.
 from __future__ import annotations
 
 import argparse
+import copy
 import heapq
 import json
 import statistics
@@ -96,11 +97,14 @@ def plan_of(clients: int) -> GatePlan:
 class Client:
     """What an actor does, with nothing in between."""
 
-    def __init__(self, plan: GatePlan, arena: ShmArena, index: int) -> None:
+    def __init__(self, plan: GatePlan, arena: ShmArena, index: int, first: SampleSink) -> None:
         self.asks = InferenceClient(plan.inference[0], arena, index)
         self.asks.request(0).obs.fill(1.0)
         self.asks.request(0).explore.fill(1.0)
-        self.writes = SampleSink(plan.samples[0].spec, arena, index)
+        # An actor's process looks at the slots' memory once; here hundreds of them share one.
+        self.writes = copy.copy(first)
+        self.writes._writer = index
+        self.writes._memory.open_writers[index] = 1
         self.slot = None
         self.tick = 0
         self.asked = 0.0
@@ -128,7 +132,8 @@ def play(folder: Path, host: int, clients: int, latency: float) -> None:
     plan, name = plan_of(clients), f"actors-{host}"
     arena, bell = ShmArena(folder, name, gated=True, lazy=True), Bell(folder, name)
     mine = [i for i, actor in enumerate(plan.inference[0].clients) if actor == name]
-    players = [Client(plan, arena, index) for index in mine]
+    first = SampleSink(plan.samples[0].spec, arena, mine[0])
+    players = [Client(plan, arena, index, first) for index in mine]
     newest = ParameterReader(plan.weights[0].spec, arena)
     rng = np.random.default_rng(host)
     due = [(time.monotonic() + latency * rng.random(), n) for n in range(len(players))]
