@@ -24,7 +24,7 @@ from results import write_result
 
 import srl
 
-LAYOUTS = ("serial", "inline", "shared")
+LAYOUTS = ("serial", "inline", "shared", "remote")
 MOST = 1.3
 """How many times the steps of `serial` another layout may take."""
 
