@@ -320,6 +320,10 @@ class _Finder:
             used += ")"
             return self._answer(f"{text}, and {used}: only more cores help", part, full=True)
         setting = f"{key}={value}"
+        if self.used * WORTH > 1:
+            # Whatever is waited for now, the cores soon would be.
+            used = f"{_percent(self.used)} of {self.machine.cores} cores are in use"
+            return self._answer(f"{text}; {key} would gain little: {used}", part)
         return self._answer(f"{text}; {how} (--set {setting})", part, setting)
 
     def _answer(

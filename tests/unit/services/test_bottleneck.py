@@ -125,6 +125,15 @@ def test_full_cores_are_said_and_no_setting_is_promised(name):
     assert "--set" not in found.text
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_nothing_is_promised_where_the_cores_have_little_room(name):
+    """Pong on two cores: `trainer.threads=2` was measured at 0.83 of the speed."""
+    times, (part, *_) = SHAPES[name]
+    found = diagnose(times, Machine(cores=4, seconds=SECONDS, used=0.85), SETTINGS)
+    assert (found.part, found.setting, found.cores_full) == (part, None, False)
+    assert "85 % of 4 cores are in use" in found.text
+
+
 def test_more_actors_divide_the_environments():
     times = SHAPES["slow environments"][0]
     cases = {(2, 12): "actor.count=4", (2, 10): "actor.count=5", (4, 12): "actor.count=12"}
