@@ -39,9 +39,13 @@ def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setti
         launch(wanted, before, quiet=True)
         report = read_summary(before)
         assert names in report["bottleneck"]
-        if "cores are full" in report["bottleneck"] or "cores are in use" in report["bottleneck"]:
+        if "the cores are full" in report["bottleneck"]:
             assert report["bottleneck_setting"] is None
             return
+        if attempt == 0 and "cores are in use" in report["bottleneck"]:
+            # Other programs run too; what is planted leaves more than enough room.
+            assert report["bottleneck_setting"] is None
+            continue
         assert report["bottleneck_setting"] == setting
         assert f"--set {setting}" in report["bottleneck"]
         launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
