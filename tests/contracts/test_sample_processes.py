@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 from carriers import Puppet, ShmCarrier, plain, sample_spec, tag_of, write
 
+from srl.streams.lending import Borrower
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
@@ -168,3 +171,35 @@ def test_a_reader_that_looks_often_is_rung_for_every_item(shm: ShmCarrier) -> No
     writer.start("write_all", first=0, count=500)
     writer.result()
     assert reader.result() == [float(tag) for tag in range(500)]
+
+
+FLICKER = """
+import sys
+from pathlib import Path
+import msgspec
+from srl.arena.shm import ShmArena
+from srl.streams.sample import SampleSpec
+from srl.streams.sample_memory import SampleMemory
+spec = msgspec.json.decode(sys.argv[2], type=SampleSpec)
+waiting = SampleMemory(spec, ShmArena(Path(sys.argv[1]), "w")).waiting_writers
+print("ready", flush=True)
+while True:
+    waiting ^= 1
+"""
+
+
+def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -> None:
+    spec = sample_spec(writers=("w",) * 2000, slots=1)
+    create_sample(spec, shm.open("controller"), granted=True)
+    lender = Borrower(spec, shm.open("gate"))
+    arguments = [str(shm.folder), plain(spec)]
+    with subprocess.Popen(
+        [sys.executable, "-c", FLICKER, *arguments], stdout=subprocess.PIPE
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"ready\n"
+            counts = {len(lender.wanting()) for _ in range(20_000)}
+        finally:
+            other.kill()
+    assert len(counts) > 1, "it did change meanwhile"
