@@ -15,10 +15,10 @@ from harness import SMALL, Training, read_summary, wait_for
 
 pytest.importorskip("ray", reason="these tests need Ray: pip install 'srl[ray]'")
 
+pytestmark = pytest.mark.machines
+
 ENVIRONMENT = '''
 from srl.testing.envs import ScriptedEnv
-
-pytestmark = pytest.mark.machines
 
 class Mine(ScriptedEnv):
     """Code of the user's, which is only in this folder."""
