@@ -73,7 +73,10 @@ PEERS: dict[str, Peer] = {
     "torchrl": Peer(
         "single", "run_torchrl.py", _FLAT, _layouts(vec=("serial", "parallel"), threads=(1, 2))
     ),
-    "sample_factory": Peer("sample_factory", "run_sf.py", (*_FLAT, "W4"), _SF_GYM + _SF_POOL),
+    "sample_factory": Peer("sample_factory", "run_sf.py", _FLAT, _SF_POOL),
+    "sample_factory_gym": Peer(
+        "sample_factory", "run_sf.py", ("W1a", "W1b", "W3a", "W3b", "W4"), _SF_GYM
+    ),
     "rllib_ppo": Peer("rllib", "run_rllib.py", (*_FLAT, "W4", "W5"), _RUNNERS),
     "rllib_impala": Peer(
         "rllib", "run_rllib.py", ("W1a", "W3a"), _layouts(algo=("impala",), runners=(1, 2))

@@ -1,8 +1,8 @@
 """Time to solve: one timer outside of all contenders, from the start of the process.
 
 A task is solved at the first mean of the last 100 training episodes over its threshold. Ours runs
-its recipe, for all seeds first; a peer runs its own published or tuned settings, and is stopped and
-counted as slower at twice our median. Ours is timed to the line that says so, after its last
+its recipe, for all seeds first; a peer runs the settings in `SOLVING`, and is stopped and counted as
+slower at twice our median. Ours is timed to the line that says so, after its last
 checkpoint. Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive.
 
     python benchmarks/compare/solve.py cartpole [--seeds 5] [--peers sb3 ...] [--timeout 3600]
@@ -51,7 +51,7 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
     "cartpole": {
         "sb3": ({"vec": "dummy", "threads": 1}, _ZOO_CARTPOLE),
         "cleanrl": ({"vec": "sync", "threads": 1}, _ZOO_CARTPOLE),
-        "sample_factory": (
+        "sample_factory_gym": (
             {"envs": "gym", "mode": "async", "workers": 2, "splits": 2},
             {**_FAST_CARTPOLE, "minibatches": 2, "learning_rate": 1e-3},
         ),

@@ -86,6 +86,8 @@ def configuration(options: Options):
     }
     if layout["algo"] == "ppo":
         shared |= {
+            # PPO's value loss is the whole squared error; IMPALA's, ours and CleanRL's is half.
+            "vf_loss_coeff": s.value_coefficient / 2,
             "minibatch_size": s.minibatch,
             "num_epochs": s.epochs,
             "lambda_": s.gae_lambda,

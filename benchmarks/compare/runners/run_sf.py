@@ -151,7 +151,8 @@ def configuration(options: Options, folder: str):
         f"--gae_lambda={s.gae_lambda}",
         f"--ppo_clip_ratio={s.clip}",
         "--ppo_clip_value=1000000",
-        f"--value_loss_coeff={s.value_coefficient}",
+        # Its value loss is the whole squared error; ours and CleanRL's is half of it.
+        f"--value_loss_coeff={s.value_coefficient / 2}",
         f"--exploration_loss_coeff={s.entropy_coefficient}",
         "--exploration_loss=entropy",
         f"--max_grad_norm={s.max_grad_norm}",

@@ -113,7 +113,8 @@ def train(options: Options, meter: Meter) -> None:
         critic,
         clip_epsilon=s.clip,
         entropy_coeff=s.entropy_coefficient,
-        critic_coeff=s.value_coefficient,
+        # Its value loss is the whole squared error; ours and CleanRL's is half of it.
+        critic_coeff=s.value_coefficient / 2,
         loss_critic_type="l2",
         normalize_advantage=True,
     )
