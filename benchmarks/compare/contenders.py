@@ -73,7 +73,7 @@ PEERS: dict[str, Peer] = {
     "torchrl": Peer(
         "single", "run_torchrl.py", _FLAT, _layouts(vec=("serial", "parallel"), threads=(1, 2))
     ),
-    "sample_factory": Peer("sample_factory", "run_sf.py", _FLAT, _SF_POOL),
+    "sample_factory": Peer("sample_factory", "run_sf.py", (*_FLAT, "W4"), _SF_POOL),
     "sample_factory_gym": Peer(
         "sample_factory", "run_sf.py", ("W1a", "W1b", "W3a", "W3b", "W4"), _SF_GYM
     ),
