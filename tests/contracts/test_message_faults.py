@@ -171,4 +171,4 @@ def _one_dies_and_all_leave(
     eventually(carrier, lambda: server.closed)
     books = ledger(spec, controller)
     assert (books.produced, books.consumed, books.in_flight) == (13, 13, 0)
-    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0}
+    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0, "host lost": 0}

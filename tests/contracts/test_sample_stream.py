@@ -368,7 +368,7 @@ def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None
     assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
     books = ledger(spec, controller)
     assert books.produced == 2
-    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0}
+    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0, "host lost": 0}
 
 
 def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
@@ -435,7 +435,7 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     released.release()
     assert reclaim_reader(spec, carrier.open("controller"), 0) == 2
     books = ledger(spec, carrier.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 2, "out of turn": 0}
+    assert books.dropped == {"writer died": 0, "reader died": 2, "out of turn": 0, "host lost": 0}
     assert books.consumed == 0
     # Its successor goes on with the rest, and the slots of what was lost are free again.
     heir = SampleSource(spec, carrier.open("r0"), 0)

@@ -80,7 +80,7 @@ def test_what_a_dead_reader_lost_is_collected_anew_and_the_batches_stay_the_same
     assert take_all(heir) == [5, 7]
     assert take_all(lives) == [8]
     books = ledger(spec, local.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 0}
+    assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 0, "host lost": 0}
     assert books.produced == books.consumed + 1 + books.in_flight
 
 
@@ -102,7 +102,7 @@ def test_a_reader_that_fell_behind_goes_on_with_the_batch_of_the_others(local: C
     put(sink, 0, 2)
     assert take_all(heir) == [5, 7], "tickets 1 and 3 belong to a batch that is over"
     books = ledger(spec, local.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 4, "out of turn": 1}
+    assert books.dropped == {"writer died": 0, "reader died": 4, "out of turn": 1, "host lost": 0}
     assert books.produced == books.consumed + 5 + books.in_flight
     # The other way round: what it holds of a batch that is over is given up.
     heir.acknowledge(2)
@@ -131,7 +131,7 @@ def test_a_lost_ticket_finds_room_though_later_ones_have_every_slot(local: Carri
     put(sink, 0, 1)
     assert take_all(heir) == [3], "the one that made room comes in its turn"
     books = ledger(spec, local.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 1}
+    assert books.dropped == {"writer died": 0, "reader died": 1, "out of turn": 1, "host lost": 0}
 
 
 def test_who_waits_for_room_is_rung_when_a_later_item_makes_it(shm: ShmCarrier) -> None:

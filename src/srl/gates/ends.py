@@ -11,6 +11,7 @@ from srl.gates.messages import Status
 from srl.gates.parameters import Receiving, Spreading, publisher
 from srl.gates.post import Post, one_of
 from srl.gates.samples import Borrowing
+from srl.services.parameters import ParameterWriter
 from srl.streams.inference import InferenceMemory
 from srl.streams.sample_memory import SampleMemory
 
@@ -34,6 +35,7 @@ class Ends:
         self._post = post
         self._inference = [InferenceMemory(spec, arena) for spec in post.plan.inference]
         self._samples = [SampleMemory(stream.spec, arena) for stream in post.plan.samples]
+        self._parameters = [ParameterWriter(one.spec, arena) for one in post.plan.weights]
         self._borrowing = borrowing
         self._spreading = spreading
         self._receiving = receiving
@@ -134,8 +136,12 @@ class Ends:
         for number, states in message.readers.items():
             self._mirror_readers(host, number, states, message.books.get(number))
         for number, version in message.versions.items():
-            one_of(plan.weights, number)
+            trainers = one_of(plan.weights, number).trainers
             self._spreading[number].has(host, version)
+            if version > self._receiving[number].version:
+                # From a publisher that is gone: the one here is to count on from there.
+                self._parameters[number].seen_elsewhere(version)
+                self._arena.ring(*trainers)
 
     def _mirror_writers(self, host: str, number: int, states: dict[int, int]) -> None:
         spec = one_of(self._post.plan.samples, number).spec

@@ -99,7 +99,7 @@ class Borrowing:
             if lease is None:
                 # Granted by an owner that is gone, or before this gate came.
                 self._post.counters.add("stale")
-                self._end.free(slot)
+                self._end.forget(slot)
             else:
                 self._send(lease, self._loans[lease], status, now)
 

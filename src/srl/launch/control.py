@@ -16,8 +16,9 @@ import msgspec
 from srl.errors import SpecError
 from srl.launch.last_words import Failure
 from srl.net.peers import Peers
+from srl.streams.sample_books import Ledger
 
-PROTOCOL = f"{version('srl')}+1"
+PROTOCOL = f"{version('srl')}+2"
 """Hosts with another one do not understand each other; the number after the plus grows with these
 messages."""
 MAX_PACKET_BYTES = 64 * 2**20
@@ -61,6 +62,8 @@ class Beat(msgspec.Struct, tag="beat", frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     stopped: tuple[str, ...] = ()
     """Processes that the system has stopped."""
+    books: dict[str, Ledger] = {}
+    """Of its sample streams, by name."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):
@@ -108,6 +111,12 @@ class Output(msgspec.Struct, tag="output", frozen=True):
 
     process: str
     text: bytes
+
+
+class LastBooks(msgspec.Struct, tag="books", frozen=True):
+    """The books of the host's sample streams, now that all its workers have ended."""
+
+    books: dict[str, Ledger]
 
 
 class Trouble(msgspec.Struct, tag="trouble", frozen=True):
@@ -209,7 +218,7 @@ class Pulse(msgspec.Struct, tag="pulse", frozen=True):
 
 
 Message = (
-    Join | Beat | Ready | Started | Exited | GateIs | Reports | Output | Trouble | Left
+    Join | Beat | Ready | Started | Exited | GateIs | Reports | Output | LastBooks | Trouble | Left
     | Welcome | Refusal | Unknown | Brief | Start | Order | Kill | Leave | Notice | Book | Finish
     | Pulse
 )  # fmt: skip

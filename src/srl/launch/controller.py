@@ -33,7 +33,7 @@ from srl.services.console import Display, Progress
 from srl.services.metrics import Collector
 from srl.services.summary import Summary, summarise, write_summary
 from srl.services.until import parse_until
-from srl.streams.sample_books import ledger
+from srl.streams.sample_books import Ledger, ledger
 from srl.workers.wiring import Plan
 
 log = logging.getLogger("srl")
@@ -82,6 +82,8 @@ class Controller:
         """Workers whose process the system has stopped: no call of theirs takes too long."""
         self.tolerates: Callable[[str, str], bool] = lambda worker, text: False
         """Asked about a worker whose environment takes too long: whether the run can go on."""
+        self.books: Callable[[], dict[str, Ledger]] = self._books_here
+        """Where the fragments of every sample stream went."""
         self._until = parse_until(experiment.until) if experiment.until else None
         self._display = Display(
             experiment.name,
@@ -313,7 +315,7 @@ class Controller:
         best = self.store.find("best").number if scored else None
         summary = summarise(
             ending.status,
-            {**self.collector.snapshot(), **self._books()},
+            {**self.collector.snapshot(), **self._accounts()},
             self.times(),
             self.diagnose(),
             reason=ending.reason if ending.status != "failed" else "",
@@ -328,11 +330,14 @@ class Controller:
             raise problem
         return summary
 
-    def _books(self) -> dict[str, float]:
-        """Where the fragments of every sample stream went."""
+    def _books_here(self) -> dict[str, Ledger]:
+        streams = self.plan.samples.items()
+        return {name: ledger(stream.spec, self._arena) for name, stream in streams}
+
+    def _accounts(self) -> dict[str, float]:
+        """Where every fragment went, and what was lost."""
         books: dict[str, float] = {}
-        for name, stream in self.plan.samples.items():
-            kept = ledger(stream.spec, self._arena)
+        for name, kept in self.books().items():
             at = f"samples.{name}"
             books |= {
                 f"{at}.produced": kept.produced,

@@ -14,6 +14,7 @@ import msgspec
 
 from srl.arena.shm import GATE, RunFolder, ShmArena
 from srl.errors import RunError
+from srl.launch.books import Books
 from srl.launch.control import Brief, Notice
 from srl.launch.gatekeeper import GateKeeper
 from srl.launch.local import LocalPlace
@@ -26,13 +27,17 @@ from srl.launch.stay import SESSION_FILE
 from srl.launch.worker import checkpoint_path
 from srl.net.peers import GateUp, Peer, Peers
 from srl.services.board import Board
-from srl.workers.wiring import Plan
+from srl.streams.sample_books import Ledger
+from srl.workers.wiring import Plan, SamplePlan
 
 if TYPE_CHECKING:
     from srl.launch.head import Head
 
 FINISH_SECONDS = 2.5
 """How long other hosts may take to end what runs there and to say goodbye."""
+REJOIN_SECONDS = 3.0
+"""How long trainers wait for their host when it is gone: one that only joins anew takes less, and
+trainers do not return from where they go."""
 
 
 class Fleet:
@@ -66,6 +71,11 @@ class Fleet:
         self._waiting: dict[str, float] = {}
         """Processes to be started, and not before when."""
         self._moving: set[str] = set()
+        self._gone: dict[str, float] = {}
+        """When each host was lost that was."""
+        self._books = Books(self.arena)
+        self._savers: set[str] = set()
+        """Processes that write into checkpoints."""
         self._plan: Plan | None = None
         self._keeper = GateKeeper(self.home.children, self.arena, HOME, 0)
         self._gate: GateUp | None = None
@@ -87,6 +97,8 @@ class Fleet:
     def attach(self, plan: Plan, board: Board) -> None:
         """Says what the processes are to do."""
         self._plan = plan
+        self._books.attach(plan)
+        self._savers = {worker.process for worker in plan.workers if worker.in_every_checkpoint}
         self.home.attach(plan, str(self._run_dir))
         if self.head is None:
             return
@@ -138,6 +150,18 @@ class Fleet:
         """How often a process was started again."""
         return max(0, self._incarnations.get(process, 0))
 
+    def reads_here(self, stream: SamplePlan) -> bool:
+        """Whether a stream's readers are to be at home, and its slots with them."""
+        preferred = self._placement.preferred
+        return all(preferred[process] == HOME for process in stream.spec.readers)
+
+    def books(self) -> dict[str, Ledger]:
+        """Where the fragments of every sample stream went, on all hosts together."""
+        if self.head is None:
+            return self._books.all(())
+        hosts = self.head.hosts
+        return self._books.all(p.books for p in (*hosts.places.values(), *hosts.lost))
+
     # -- while it runs -----------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -182,12 +206,13 @@ class Fleet:
     def _start_waiting(self) -> None:
         now = time.monotonic()
         load = Counter(self.where.values())
-        places = self.places
-        here = {n: p.join.holds for n, p in places.items() if isinstance(p, RemotePlace)}
+        places, here = self.places, self._here()
+        awaited = [name for name, when in self._gone.items() if now < when + REJOIN_SECONDS]
         for process, due in list(self._waiting.items()):
             if now < due:
                 continue
-            host = self._placement.choose(process, here, load)
+            able = self._here(process) if process in self._savers else here
+            host = self._placement.choose(process, able, load, awaited)
             if host is None or not self._may_start(process, places[host]):
                 continue
             del self._waiting[process]
@@ -195,22 +220,33 @@ class Fleet:
             places[host].order(process, self.checkpoint)
             load[host] += 1
 
+    def _here(self, saver: str = "") -> dict[str, tuple[str, ...]]:
+        """The hosts that have joined, with what each said that it holds; for a process that writes
+        into the run directory only those that see it, and the one that is meant for it."""
+        places = self.head.hosts.places if self.head is not None else {}
+        meant = self._placement.preferred.get(saver)
+        return {
+            name: place.join.holds
+            for name, place in places.items()
+            if not saver or name == meant or place.sees_run_dir
+        }
+
     def _may_start(self, process: str, place: Place) -> bool:
-        """Whether a host is ready for a process; one that trains needs the run directory."""
-        if not isinstance(place, RemotePlace):
+        """Whether a host is ready for a process."""
+        if not isinstance(place, RemotePlace) or process not in self._savers:
             return True
-        assert self._plan is not None
-        if any(worker.trains for worker in self._plan.processes[process]):
-            if place.sees_run_dir is False:
-                raise RunError(
-                    f"host {place.name!r}: expected the run directory {self._run_dir.absolute()} "
-                    "there too, because a trainer writes checkpoints into it, got none. Put it on "
-                    "a file system that both hosts share, or let trainers run at home."
-                )
-            return place.sees_run_dir is True
-        return True
+        if place.sees_run_dir is False:
+            raise RunError(
+                f"host {place.name!r}: expected the run directory {self._run_dir.absolute()} "
+                f"there too, because {process} writes checkpoints into it, got none. Put it on "
+                "a file system that both hosts share, or let it run at home."
+            )
+        return place.sees_run_dir is True
 
     def _start(self, process: str, place: Place) -> None:
+        before = self.where.get(process, place.name)
+        if before != place.name and self._placement.is_bound(process):
+            self.news.append(f"{process} goes on at {place.name}, because {before} is gone")
         incarnation = self._incarnations.get(process, -1) + 1
         self._incarnations[process] = incarnation
         self.where[process] = place.name
@@ -245,6 +281,8 @@ class Fleet:
 
     def _lose(self, place: RemotePlace) -> list[Exit]:
         self.news.append(f"host {place.name} is gone: {place.gone}")
+        self._gone[place.name] = time.monotonic()
+        self._books.lose(place.books)
         found = place.exits()
         for process in place.processes:
             found.append(
@@ -280,8 +318,7 @@ class Fleet:
         self.wanted.add(process)
         if self.is_alive(process) or process in self._waiting:
             return
-        here = {n: p.join.holds for n, p in self.places.items() if isinstance(p, RemotePlace)}
-        self._placement.add(process, here, Counter(self.where.values()))
+        self._placement.add(process, self._here(), Counter(self.where.values()))
         self.request(process)
 
     def remove(self, process: str) -> None:

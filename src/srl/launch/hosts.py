@@ -26,6 +26,7 @@ from srl.launch.control import (
     Finish,
     GateIs,
     Join,
+    LastBooks,
     Left,
     Message,
     Notice,
@@ -220,6 +221,8 @@ class Hosts:
                 self.book_changed = True
             case Ready():
                 place.sees_run_dir = message.sees_run_dir
+            case LastBooks():
+                place.books = message.books
             case Trouble():
                 place.gone = message.text
             case Left():

@@ -1,4 +1,8 @@
-"""Which host each process is placed on: as the `hosts` setting says, or elsewhere after a loss."""
+"""Which host each process is placed on: as the `hosts` setting says, or elsewhere after a loss.
+
+Processes that read samples stay where they went after a loss, because the samples lie there now;
+others return when their host does.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def spread(placed: Placed, hosts: Mapping[str, Collection[str]]) -> dict[str, st
         able = [name for name, patterns in hosts.items() if holds(patterns, group)]
         where[process] = able[counts[group] % len(able)] if able else HOME
         counts[group] += 1
-    _check_trainers(placed, where)
+    _check_bonds(placed, where)
     return where
 
 
@@ -57,18 +61,26 @@ def _check(placed: Placed, hosts: Mapping[str, Collection[str]]) -> None:
                 )
 
 
-def _check_trainers(placed: Placed, where: Mapping[str, str]) -> None:
-    """Trainers of one policy share memory, so they are on one host."""
-    homes: dict[str, set[str]] = {}
+def bonds(placed: Placed) -> dict[str, set[str]]:
+    """Processes that share memory, so that they are on one host: the trainers of one policy, and
+    the readers of one stream; by what joins them."""
+    found: dict[str, set[str]] = {}
     for process, members in placed.items():
         for _, group, _ in members:
-            for policy in group.trains:
-                homes.setdefault(policy, set()).add(where[process])
-    for policy, found in homes.items():
+            names = [f"trainers of policy {policy!r}" for policy in group.trains]
+            names += [f"readers of stream {stream!r}" for stream in group.reads]
+            for name in names:
+                found.setdefault(name, set()).add(process)
+    return found
+
+
+def _check_bonds(placed: Placed, where: Mapping[str, str]) -> None:
+    for what, processes in bonds(placed).items():
+        found = {where[process] for process in processes}
         if len(found) > 1:
             raise ConfigError(
-                f"hosts: expected all trainers of policy {policy!r} on one host, got "
-                f"{', '.join(sorted(found))}. Name its group at one host only."
+                f"hosts: expected all {what} on one host, got {', '.join(sorted(found))}. Name "
+                "their group at one host only."
             )
 
 
@@ -79,18 +91,25 @@ class Placement:
         self.preferred = spread(placed, hosts)
         self._hosts = dict(hosts)
         self._groups = {process: group_of(members) for process, members in placed.items()}
-        self._bound = {
-            process for process, members in placed.items() if any(g.trains for _, g, _ in members)
-        }
+        self._bonds = list(bonds(placed).values())
         self._seen: set[str] = set()
 
+    def is_bound(self, process: str) -> bool:
+        """Whether a process goes where others are, and stays there: it reads what lies on one
+        host."""
+        return any(process in together for together in self._bonds)
+
     def choose(
-        self, process: str, here: Mapping[str, Collection[str]], load: Mapping[str, int]
+        self,
+        process: str,
+        here: Mapping[str, Collection[str]],
+        load: Mapping[str, int],
+        awaited: Collection[str] = (),
     ) -> str | None:
         """The host on which to start a process; None to wait for the one that will come.
 
         `here` are the hosts that have joined, with the groups that each said it holds; `load` is
-        how many processes each has.
+        how many processes each has; `awaited` hosts have left just now, and may be back at once.
         """
         self._seen.update(here)
         preferred = self.preferred[process]
@@ -98,9 +117,27 @@ class Placement:
             return preferred
         if preferred not in self._seen:
             return None
-        if process in self._bound:
-            # A trainer's host holds the run's samples; it is waited for.
+        if not self.is_bound(process):
+            return self._elsewhere(process, here, load)
+        if preferred in awaited:
             return None
+        chosen = self._elsewhere(process, here, load)
+        self._bind(process, chosen)
+        return chosen
+
+    def _bind(self, process: str, host: str) -> None:
+        """Has a process stay on a host, and all that are bound to it."""
+        self.preferred[process] = host
+        for together in self._bonds:
+            if process in together:
+                for other in together:
+                    if self.preferred[other] != host:
+                        self._bind(other, host)
+
+    def _elsewhere(
+        self, process: str, here: Mapping[str, Collection[str]], load: Mapping[str, int]
+    ) -> str:
+        """Another that names the group, a spare one, or this machine."""
         group = self._groups[process]
         named = [name for name in here if holds(self._hosts.get(name, ()), group)]
         spare = [
@@ -116,6 +153,8 @@ class Placement:
         self, process: str, here: Mapping[str, Collection[str]], load: Mapping[str, int]
     ) -> str:
         """The host for a process that joins a running experiment."""
+        if self.is_bound(process):
+            return self.preferred[process]
         group = self._groups[process]
         able = [
             name

@@ -79,14 +79,16 @@ class ProcessRun:
                 inference.create_inference(plan.spec, self.arena)
         for stream in self._plan.samples.values():
             if stream.carrier != "inline":
-                sample.create_sample(stream.spec, self.arena)
-        self.fleet.checkpoint = str(checkpoint.path) if checkpoint else ""
+                granted = not self.fleet.reads_here(stream)
+                sample.create_sample(stream.spec, self.arena, granted=granted)
+        self.fleet.checkpoint = str(checkpoint.path.absolute()) if checkpoint else ""
         self.fleet.attach(self._plan, controller.board)
         self._saving = Saving(controller, self.fleet)
         self._scaling = Scaling(self._run_dir, controller, self.fleet)
         self._steps_before: dict[str, int] = {}
         """Environment steps that each worker had made when it was last started."""
         controller.tolerates = self._tolerates
+        controller.books = self.fleet.books
         self._status = StatusFile(self._run_dir, controller, self.fleet, self._restarts)
 
     def run(self) -> Ending:
@@ -153,10 +155,7 @@ class ProcessRun:
         members = self._members[process]
         names = ", ".join(member.name for member in members)
         tail = log_tail(self._run_dir, process)
-        # Samples lie on their trainers' host, and are lost with it.
-        gone = ended.lost or ended.code == 0
-        samples_lost = gone and any(member.reads for member in members)
-        if samples_lost or not all(member.restarts for member in members):
+        if not all(member.restarts for member in members):
             raise WorkerError(
                 f"{names} {ended.how} and cannot be replaced while the run goes on. Its last "
                 f"checkpoint is kept: continue with `srl resume {self._run_dir}`.{tail}"
@@ -173,6 +172,9 @@ class ProcessRun:
         if process not in self.fleet.wanted:
             self.fleet.left(process)
             return
+        gone = ended.lost or ended.code == 0
+        if gone and any(member.in_every_checkpoint for member in members):
+            self._saving.give_up()
         delay = self._restarts.add(process, now)
         when = f" in {delay:g} s" if delay else ""
         where = f" (pid {ended.pid} on {self.fleet.where[process]})" if ended.pid else ""

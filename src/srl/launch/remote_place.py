@@ -22,6 +22,7 @@ from srl.launch.control import (
 from srl.launch.gatekeeper import GATES_PER_STAY
 from srl.launch.places import Exit
 from srl.net.peers import Peer
+from srl.streams.sample_books import Ledger
 
 
 class RemotePlace:
@@ -36,6 +37,8 @@ class RemotePlace:
         self.gate: GateIs | None = None
         self.sees_run_dir: bool | None = None
         """Whether the head's run directory is there too; None until it has said so."""
+        self.books: dict[str, Ledger] = {}
+        """Of its sample streams, as it last said."""
         self.gone = ""
         """Why it left."""
         self.channel = Channel(secrets.token_hex(8))
@@ -113,8 +116,9 @@ class RemotePlace:
         return process in self._stopped
 
     def beat(self, beat: Beat) -> None:
-        """Takes over which processes are stopped."""
+        """Takes over which processes are stopped, and the books."""
         self._stopped = frozenset(beat.stopped)
+        self.books = beat.books
 
     def started(self, message: Started) -> None:
         """A process has its number."""

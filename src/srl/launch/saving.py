@@ -21,6 +21,7 @@ class Saving:
         self._fleet = fleet
         self._kept = [w for w in controller.plan.workers if w.in_every_checkpoint]
         self._pending: tuple[int, Path] | None = None
+        self._given_up: list[Path] = []
 
     @property
     def pending(self) -> bool:
@@ -41,7 +42,22 @@ class Saving:
 
     def _commit(self, number: int, folder: Path) -> None:
         made = self._controller.commit_checkpoint(number, folder, exact=False)
-        self._fleet.checkpoint = str(made.path)
+        self._fleet.checkpoint = str(made.path.absolute())
+        self._clear()
+
+    def _clear(self) -> None:
+        while self._given_up:
+            self._controller.store.abort(self._given_up.pop())
+
+    def give_up(self) -> None:
+        """Waits no more for parts that a lost host was to write.
+
+        It may still write them, so nobody else does: the next checkpoint has a folder of its own.
+        The old one stays until then, for those who are about to write there.
+        """
+        if self._pending is not None:
+            self._given_up.append(self._pending[1])
+            self._pending = None
 
     def ask(self) -> None:
         """Asks for a checkpoint, unless one is under way or trainers have not started: before that
@@ -80,6 +96,7 @@ class Saving:
             self._commit(number, folder)
             return []
         self._controller.store.abort(folder)
+        self._clear()
         text = "the last checkpoint was not written in time"
         self._controller.collector.add(Note("controller", "warning", text))
         return gone

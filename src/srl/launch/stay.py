@@ -17,6 +17,7 @@ from srl.launch.control import (
     Exited,
     GateIs,
     Kill,
+    LastBooks,
     Leave,
     Message,
     Notice,
@@ -37,6 +38,8 @@ from srl.services.board import Board
 from srl.services.metrics_client import MetricsServer
 from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
+from srl.streams.sample_books import Ledger, glance
+from srl.streams.sample_memory import SampleMemory
 from srl.workers.wiring import Plan, WorkerPlan
 
 BEAT_SECONDS = 0.25
@@ -62,6 +65,7 @@ class Stay:
         self._server = MetricsServer(self.folder.path)
         self._board: Board | None = None
         self._members: dict[str, list[WorkerPlan]] = {}
+        self._samples: dict[str, SampleMemory] = {}
         self._next_beat = 0.0
         self._hurried = False
         self._ending = False
@@ -101,9 +105,11 @@ class Stay:
         for asked in plan.inference.values():
             if asked.carrier != "inline":
                 create_inference(asked.spec, self._arena, clients=())
-        for stream in plan.samples.values():
-            # Until the gate knows that the readers are here, somebody else grants the slots.
-            create_sample(stream.spec, self._arena, granted=True)
+        for name, stream in plan.samples.items():
+            if stream.carrier != "inline":
+                # Until the gate knows that the readers are here, somebody else grants the slots.
+                create_sample(stream.spec, self._arena, granted=True)
+                self._samples[name] = SampleMemory(stream.spec, self._arena)
         self._place.attach(plan, brief.run_dir, lazy=True)
         self._keeper.start(plan, self._bind)
         probe = ""
@@ -189,7 +195,12 @@ class Stay:
                 rows.append(Row(member.name, child.incarnation, row.dump()))
                 if now_ns - row.get("heartbeat_ns") > 1e9 and self._place.is_stopped(name):
                     stopped.append(name)
-        return Beat(now_ns=now_ns, rows=tuple(rows), stopped=tuple(stopped))
+        return Beat(now_ns=now_ns, rows=tuple(rows), stopped=tuple(stopped), books=self._books())
+
+    def _books(self) -> dict[str, Ledger]:
+        """Of the streams that have been used here."""
+        found = {name: glance(memory) for name, memory in self._samples.items()}
+        return {name: books for name, books in found.items() if books != Ledger.empty()}
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -201,6 +212,7 @@ class Stay:
         self._ending = True
         self._place.children.end(seconds)
         self.turn(time.monotonic())
+        self.channel.post(LastBooks(self._books()))
 
     def close(self) -> None:
         """Ends what still runs and removes the folder."""

@@ -39,7 +39,8 @@ class _Memory:
         region = arena.region(f"parameters/{spec.policy}", 64 + 2 * size, "the network's size")
         numbers = region[:64].view(np.int64)
         self.number = numbers.data
-        """0: publications begun, 1: publications done, 2 and 3: the version in each half plus 1."""
+        """0: publications begun, 1: publications done, 2 and 3: the version in each half plus 1,
+        4: the newest version on other hosts plus 1."""
         self.flat = [region[64 + i * size : 64 + (i + 1) * size] for i in range(2)]
         self.halves = [layout_views(half, flat) for flat in self.flat]
 
@@ -62,6 +63,11 @@ class ParameterWriter:
         """`publish` with what `ParameterReader.read_bytes` gave, on another host."""
         with self._next_half(policy_version) as half:
             self._memory.flat[half][...] = data
+
+    def seen_elsewhere(self, policy_version: int) -> None:
+        """Notes a version that another host has: who publishes goes on above it."""
+        number = self._memory.number
+        number[4] = max(number[4], policy_version + 1)
 
     @contextmanager
     def _next_half(self, policy_version: int) -> Iterator[int]:
@@ -93,6 +99,11 @@ class ParameterReader:
             version: int = number[2 + done % 2] - 1
             if number[0] <= done + 1:
                 return version
+
+    @property
+    def newest_elsewhere(self) -> int:
+        """The newest version that another host is known to have, -1 if none is."""
+        return int(self._memory.number[4]) - 1
 
     @property
     def nbytes(self) -> int:

@@ -23,6 +23,7 @@ from srl.streams.sample import SampleSpec
 from srl.streams.sample_memory import (
     FREE,
     GRANTED,
+    HOST_LOST,
     LEFT,
     LOST,
     READY,
@@ -106,9 +107,19 @@ class Borrower(_End):
         memory = self.memory
         with self._arena.lock(self._lock_name):
             memory.granted[0] = 1
-            gone = np.isin(memory.status, (GRANTED, READY, LEFT, LOST))
-            memory.status[gone] = FREE
+            self._forget(np.flatnonzero(np.isin(memory.status, (GRANTED, READY, LEFT, LOST))))
         self._arena.ring(*self.spec.writers)
+
+    def _forget(self, indices: np.ndarray) -> None:
+        """Frees slots that an owner who is gone had granted. What was in them is lost, and counted
+        here, because nobody else can. Under the lock."""
+        memory = self.memory
+        status = memory.status[indices]
+        written = memory.writer[indices[status == READY]]
+        np.add.at(memory.produced, written, 1)
+        memory.dropped[HOST_LOST] += written.size
+        memory.dropped[WRITER_DIED] += int((status == LOST).sum())
+        memory.status[indices] = FREE
 
     def take_over(self) -> None:
         """Makes this host the owner: the last one is gone, and its numbers with it.
@@ -120,12 +131,12 @@ class Borrower(_End):
             return
         with self._arena.lock(self._lock_name):
             writing = np.flatnonzero(memory.status == WRITING)
-            memory.status[memory.status != WRITING] = FREE
+            self._forget(np.flatnonzero(memory.status != WRITING))
             memory.ticket[writing] = np.arange(writing.size)
             memory.next_ticket[0] = writing.size
             memory.num_returned[0] = memory.num_lost[0] = 0
             memory.granted[0] = 0
-        self._arena.ring(*self.spec.writers)
+        self._arena.ring(*self.spec.writers, *self.spec.readers)
 
     def wanting(self) -> list[int]:
         """Writers that wait for a slot."""
@@ -163,6 +174,12 @@ class Borrower(_End):
         with self._arena.lock(self._lock_name):
             if self.memory.status[index] in (READY, LEFT, LOST):
                 self.memory.status[index] = FREE
+
+    def forget(self, index: int) -> None:
+        """Frees a slot whose owner is gone, once its writer is done with it."""
+        with self._arena.lock(self._lock_name):
+            if self.memory.status[index] in (READY, LEFT, LOST):
+                self._forget(np.array([index]))
 
     def revoke(self, index: int) -> None:
         """A grant that no longer holds, if its writer has not begun: he is to ask again."""

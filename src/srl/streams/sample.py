@@ -179,9 +179,16 @@ class SampleSource:
         self._memory = SampleMemory(spec, arena)
         self._lock_name = f"sample/{spec.name}"
         self._is_waiting = self._memory.waiting_readers[reader : reader + 1].data
+        self._granted = self._memory.granted.data
         self._ordered = sample_order.is_ordered(spec)
         self._stride = sample_order.stride(spec)
         self._memory.open_readers[reader] = 1
+
+    @property
+    def here(self) -> bool:
+        """This host hands out the stream's slots. Not yet, while readers that were elsewhere have
+        only just come; they are rung when it does."""
+        return not self._granted[0]
 
     @property
     def closed(self) -> bool:
@@ -194,6 +201,8 @@ class SampleSource:
     def take(self) -> Item | None:
         """The next item for this reader, or None if nothing is ready."""
         memory = self._memory
+        if not self.here:
+            return None
         if self._is_waiting[0] and READY not in memory.status.tobytes():
             # Nothing has come since this reader said, under the lock, that it waits: whoever
             # commits next takes that back and rings.

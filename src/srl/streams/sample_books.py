@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import numpy as np
 
@@ -10,6 +12,7 @@ from srl.streams import sample_order
 from srl.streams.sample import SampleSpec, free
 from srl.streams.sample_memory import (
     DROP_REASONS,
+    HOST_LOST,
     READER_DIED,
     READY,
     WRITER_DIED,
@@ -24,7 +27,8 @@ def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
     memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
         lost = sample_order.give_back(memory, writer, died=True)
-        memory.dropped[WRITER_DIED] += lost
+        if not memory.granted[0]:
+            memory.dropped[WRITER_DIED] += lost
         memory.open_writers[writer] = 0
     arena.ring(*spec.readers, *spec.writers)
     return lost
@@ -83,15 +87,52 @@ class Ledger(msgspec.Struct, frozen=True):
     in_flight: int
     """Committed, and neither consumed nor dropped: in a slot, or in a reader's hands."""
 
+    @classmethod
+    def empty(cls) -> Ledger:
+        """Of a stream that carried nothing."""
+        return cls(0, 0, dict.fromkeys(DROP_REASONS, 0), 0)
+
 
 def ledger(spec: SampleSpec, arena: Arena) -> Ledger:
     """The stream's books: unless delivered to `all`, produced = consumed + dropped by readers + in
     flight."""
     memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
+        # Readers acknowledge without the lock.
+        consumed = int(memory.consumed.sum())
+        ready = 0 if memory.granted[0] else int((memory.status == READY).sum())
         return Ledger(
             produced=int(memory.produced.sum()),
-            consumed=int(memory.consumed.sum()),
+            consumed=consumed,
             dropped=dict(zip(DROP_REASONS, memory.dropped.tolist(), strict=True)),
-            in_flight=int((memory.status == READY).sum() + (memory.taken - memory.consumed).sum()),
+            in_flight=ready + int(memory.taken.sum()) - consumed,
         )
+
+
+def glance(memory: SampleMemory) -> Ledger:
+    """The stream's books without its lock, whose holder may be stopped: what is neither consumed
+    nor dropped is in flight."""
+    # In this order: what was consumed or dropped had been produced before.
+    consumed = int(memory.consumed.sum())
+    dropped = dict(zip(DROP_REASONS, memory.dropped.tolist(), strict=True))
+    produced = int(memory.produced.sum())
+    gone = sum(dropped.values()) - dropped[DROP_REASONS[WRITER_DIED]]
+    return Ledger(produced, consumed, dropped, max(0, produced - consumed - gone))
+
+
+def settled(books: Ledger) -> Ledger:
+    """The books of a host that is gone: what was in flight there is lost."""
+    reason = DROP_REASONS[HOST_LOST]
+    dropped = {**books.dropped, reason: books.dropped[reason] + books.in_flight}
+    return Ledger(books.produced, books.consumed, dropped, 0)
+
+
+def together(books: Iterable[Ledger]) -> Ledger:
+    """The books of several hosts as one."""
+    every = list(books)
+    return Ledger(
+        produced=sum(one.produced for one in every),
+        consumed=sum(one.consumed for one in every),
+        dropped={reason: sum(one.dropped[reason] for one in every) for reason in DROP_REASONS},
+        in_flight=sum(one.in_flight for one in every),
+    )

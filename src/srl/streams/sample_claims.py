@@ -81,7 +81,9 @@ def commit(
     memory.env_steps[index] = num_env_steps
     memory.reader[index] = -1
     memory.pending[index] = (1 << len(spec.readers)) - 1
-    memory.produced[memory.writer[index]] += 1
+    if not memory.granted[0]:
+        # Elsewhere its owner counts it, once it is there.
+        memory.produced[memory.writer[index]] += 1
     memory.status[index] = READY
     waiting = np.flatnonzero(memory.waiting_readers != 0)
     memory.waiting_readers[waiting] = 0

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
 """The last three only where slots are granted by another host: granted and not begun; given back
 by a writer that left; given back for one that died."""
-WRITER_DIED, READER_DIED, OUT_OF_TURN = range(3)
-DROP_REASONS = ("writer died", "reader died", "out of turn")
+WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST = range(4)
+DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost")
 
 
 class SampleMemory:

@@ -111,7 +111,7 @@ class TrainerWorker(Worker):
         """Meets the other trainers, does one learner step, or takes what has arrived."""
         if not self._group.formed:
             return self._meet()
-        if self._group.broken:
+        if self._group.broken or self._newest.newest_elsewhere > self.version:
             self._group.give_up()
             return MADE
         got = self._fill()
@@ -131,7 +131,12 @@ class TrainerWorker(Worker):
     # -- the group ---------------------------------------------------------------------------------
 
     def _meet(self) -> Progress | Wait:
-        """Forms a group once all its members are there."""
+        """Forms a group once all its members are there, and the stream that they read."""
+        if not self._source.here:
+            return self._wait
+        # What a trainer before this one has consumed counts, though what it learned may be lost.
+        self.env_steps = max(self.env_steps, self.row.get("count_env_steps"))
+        self.agent_steps = max(self.agent_steps, self.row.get("count_agent_steps"))
         steps = self.env_steps, self.agent_steps
         if not self._group.meet(self.version if self._holds else None, steps):
             return self._wait_others
@@ -157,7 +162,7 @@ class TrainerWorker(Worker):
                     "env_steps": env_steps,
                     "agent_steps": agent_steps,
                     "learner": self._learner_state() if self._group.count > 1 else None,
-                    "published": self._newest.version,
+                    "published": self._published(),
                     "batch": self._source.newest_batch(),
                 }
             )
@@ -175,9 +180,14 @@ class TrainerWorker(Worker):
             self._source.expect(self.version, batch)
             if published >= 0:
                 self._upstream(self.version)
-            if published != self.version:
+            if self._newest.version != self.version:
                 self._publish()
         self._show_counters()
+
+    def _published(self) -> int:
+        """The newest version that was published, on whatever host its trainer was; -1 if none."""
+        told = self.row.get("count_policy_version") or -1
+        return max(self._newest.version, self._newest.newest_elsewhere, told)
 
     def _number(self, published: int) -> None:
         """Goes on above what readers have seen, if what made it is lost."""
@@ -328,9 +338,7 @@ class TrainerWorker(Worker):
     def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
         self.version = state["version"]
-        # What a trainer before this one has consumed counts, though what it learned may be lost.
-        self.env_steps = max(state["env_steps"], self.row.get("count_env_steps"))
-        self.agent_steps = max(state["agent_steps"], self.row.get("count_agent_steps"))
+        self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         self._load_learner(state["learner"])
         if exact:
             self._filling.restore(state["filling"])

@@ -57,6 +57,30 @@ def test_a_host_is_waited_for_at_first_and_replaced_after_it_was_lost() -> None:
     assert placement.choose("actor-0", {"a": (), "b": ()}, {"a": 9}) == "a"
 
 
+def test_trainers_go_elsewhere_together_after_a_while_and_stay_there() -> None:
+    placement = Placement(placed(actor=1, trainer=2), {"a": ("actor",), "gpu": ("trainer",)})
+    assert placement.choose("trainer-0", {"a": ()}, {}) is None, "it has not come yet"
+    assert placement.choose("trainer-0", {"a": (), "gpu": ()}, {}) == "gpu"
+    # A host that joins anew is back in a moment, with what it held.
+    here: dict[str, tuple[str, ...]] = {"a": (), "one": ("trainer",), "two": ("trainer",)}
+    assert placement.choose("trainer-0", here, {}, awaited=["gpu"]) is None
+    assert placement.choose("trainer-0", here, {"one": 1}) == "two"
+    assert placement.choose("trainer-1", here, {"two": 9}) == "two", "beside the other"
+    assert placement.choose("trainer-1", {**here, "gpu": ()}, {}) == "two", "not back again"
+    # Lost again: home is never lost.
+    assert placement.choose("trainer-1", {"a": ()}, {}) == "home"
+    assert placement.choose("trainer-0", here, {}) == "home"
+    assert placement.add("trainer-0", here, {}) == "home"
+
+
+def test_readers_of_one_stream_are_on_one_host() -> None:
+    group = WorkerGroup(kind="x:Y", count=2, reads=("s",))
+    readers: Placed = {f"relabel-{i}": [("relabel", group, i)] for i in range(2)}
+    with pytest.raises(ConfigError, match="all readers of stream 's' on one host, got a, b"):
+        spread(readers, {"a": ("relabel",), "b": ("relabel",)})
+    assert Placement(readers, {}).is_bound("relabel-0")
+
+
 def test_a_worker_that_joins_goes_where_there_is_least() -> None:
     placement = Placement(placed(actor=4), {"a": ("actor",), "b": ("actor",)})
     here = {"a": (), "b": (), "new": ("actor",), "idle": ()}

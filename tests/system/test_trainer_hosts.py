@@ -1,0 +1,195 @@
+"""Trainers on another host than the head's: they train, stop and go on there; and when that host is
+lost they go on elsewhere, from the last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from test_hosts import agents, join, log_of, status_of
+from test_worker_deaths import assert_books_add_up
+
+pytestmark = pytest.mark.machines
+
+Start = Callable[..., Training]
+HOSTS = ("--set", "hosts={gpu: [trainer], far: [actor, policy]}")
+
+
+class Versions:
+    """The versions that readers see, on every host that has a folder in shared memory."""
+
+    def __init__(self, shm: Path) -> None:
+        self.seen: dict[str, list[int]] = {}
+        """Each change of it, by folder."""
+        self._shm = shm
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        numbers: dict[str, np.ndarray] = {}
+        while not self._over.wait(0.005):
+            for path in self._shm.glob("srl-*/parameters+default.region"):
+                with suppress(OSError, ValueError):
+                    if path.parent.name not in numbers:
+                        numbers[path.parent.name] = np.memmap(path, np.int64, "r", shape=(8,))
+            for name, cells in numbers.items():
+                done = int(cells[1])
+                version = int(cells[2 + done % 2]) - 1
+                seen = self.seen.setdefault(name, [])
+                if cells[0] <= done + 1 and (not seen or version != seen[-1]):
+                    seen.append(version)
+
+    def assert_monotone(self) -> None:
+        self._over.set()
+        self._thread.join()
+        assert sum(len(seen) > 2 for seen in self.seen.values()) >= 2, "on several hosts"
+        for seen in self.seen.values():
+            assert seen == sorted(seen)
+
+
+@pytest.fixture
+def people() -> Iterator[Callable[..., psutil.Process]]:
+    """Starts agents as people do; ends them after the test."""
+    started = []
+
+    def begin(training: Training, name: str) -> psutil.Process:
+        agent = join(training.run_dir, "--name", name)
+        started.append(agent)
+        return psutil.Process(agent.pid)
+
+    yield begin
+    for agent in started:
+        agent.terminate()
+        agent.wait(20)
+        assert agent.stdout is not None
+        agent.stdout.close()
+
+
+def kill_host(agent: psutil.Process) -> None:
+    """Ends an agent and everything on its host, at once."""
+    everyone = [agent, *agent.children(recursive=True)]
+    for process in everyone:
+        process.suspend()
+    for process in everyone:
+        process.kill()
+
+
+def where(training: Training) -> dict[str, str]:
+    workers = status_of(training).workers
+    return {w.name: w.host for w in workers if w.state not in ("to be started", "starting")}
+
+
+def test_trainers_on_another_host_train_stop_and_are_resumed(start: Start, shm: Path) -> None:
+    arguments = ("--layout", "remote", *SMALL, *HOSTS, "--set", "trainer.count=2")
+    training = start("CartPole-v1", "--steps", "1e9", *arguments)
+    training.wait_for_updates(3)
+    wait_for(lambda: len(where(training)) == 4, 10.0, "everyone in the status")
+    assert where(training) == {
+        "trainer/0": "gpu", "trainer/1": "gpu", "policy/0": "far", "actor/0": "far",
+    }  # fmt: skip
+    agents(training)
+
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    books = assert_books_add_up(training.run_dir)
+    summary = read_summary(training.run_dir)
+    last = json.loads((checkpoints(training.run_dir)[-1] / "manifest.json").read_text())
+    assert last["policy_versions"]["default"] == summary["policy_version"], "the last one is whole"
+    # 8 rows of 31 steps or fewer are in a fragment; one is 0 or 1 of what a batch has.
+    assert books["consumed"] >= summary["policy_version"]
+    wait_for(lambda: not training.survivors(), 5.0, "everyone's end")
+    assert list(shm.iterdir()) == []
+
+    goal = summary["env_steps"] + 2000
+    again = start("", "--steps", str(goal), verb="resume")
+    assert again.wait() == 0, again.printed
+    summary = read_summary(training.run_dir)
+    assert summary["status"] == "finished"
+    assert summary["env_steps"] >= goal
+    assert summary["policy_version"] > last["policy_versions"]["default"]
+    assert_books_add_up(training.run_dir)
+    assert list(shm.iterdir()) == []
+
+
+def test_trainers_go_on_at_home_when_their_host_is_killed_for_good(
+    start: Start, people: Callable[..., psutil.Process], shm: Path
+) -> None:
+    versions = Versions(shm)
+    training = start(
+        "CartPole-v1", "--layout", "remote", "--launcher", "manual", "--steps", "1e9", *SMALL,
+        *HOSTS, "--set", "host_silence_seconds=3",
+    )  # fmt: skip
+    wait_for((training.run_dir / "head.json").exists, 30.0, "a head")
+    gpu = people(training, "gpu")
+    people(training, "far")
+    training.wait_for_updates(2)
+    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    training.wait_for_updates(2)
+    steps = training.metrics()["env_steps"]
+
+    kill_host(gpu)
+
+    wait_for(lambda: where(training).get("trainer/0") == "home", 40.0, "a trainer at home")
+    training.wait_for_updates(3)
+    assert training.metrics()["env_steps"] > steps, "what was consumed stays counted"
+    assert "host gpu is gone: silent for" in log_of(training)
+    assert "trainer-0 goes on at home, because gpu is gone" in log_of(training)
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    versions.assert_monotone()
+    books = assert_books_add_up(training.run_dir)
+    assert books["dropped.host lost"] > 0
+    summary = read_summary(training.run_dir)
+    last = json.loads((checkpoints(training.run_dir)[-1] / "manifest.json").read_text())
+    assert last["policy_versions"]["default"] == summary["policy_version"]
+    assert last["env_steps"] == summary["env_steps"]
+
+
+def test_a_host_that_was_given_up_counts_no_more_when_it_is_heard_again(
+    start: Start, shm: Path
+) -> None:
+    """Its agent is stopped, and its trainer goes on meanwhile, unheard."""
+    versions = Versions(shm)
+    training = start(
+        "CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL, *HOSTS,
+        "--set", "host_silence_seconds=3",
+    )  # fmt: skip
+    training.wait_for_updates(2)
+    agent = agents(training)["gpu"]
+
+    agent.suspend()
+    wait_for(lambda: where(training).get("trainer/0") == "home", 40.0, "a trainer at home")
+    training.wait_for_updates(2)
+    agent.resume()
+    wait_for(lambda: "host gpu joined again" in log_of(training), 20.0, "the host's return")
+    training.wait_for_updates(2)
+    assert where(training)["trainer/0"] == "home", "the samples are there now"
+
+    training.workers()
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    versions.assert_monotone()
+    assert_books_add_up(training.run_dir)
+    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    assert list(shm.iterdir()) == []
+
+
+def test_a_new_agent_takes_the_trainers_up_again_where_they_were(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start("CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL, *HOSTS)
+    training.wait_for_updates(2)
+
+    kill_host(agents(training)["gpu"])
+
+    wait_for(lambda: "host gpu joined again" in log_of(training), 30.0, "another agent")
+    training.wait_for_updates(3)
+    assert where(training)["trainer/0"] == "gpu"
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    versions.assert_monotone()
+    assert_books_add_up(training.run_dir)
