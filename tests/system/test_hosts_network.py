@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,19 +18,23 @@ from test_worker_deaths import assert_books_add_up
 
 pytestmark = pytest.mark.machines
 
-HOSTS = "hosts={actors: [actor], policies: [policy]}"
+HOSTS = {"actors": ["actor"], "policies": ["policy"]}
 
 
 class ThreeHosts:
-    """A trainer on one host, actors on another, policy workers on the third."""
+    """The head on one host with what the others do not hold, and these: by default actors on one,
+    policy workers on the other."""
 
-    def __init__(self, folder: Path, **link: float) -> None:
+    def __init__(
+        self, folder: Path, holds: dict[str, list[str]] | None = None, **link: float
+    ) -> None:
+        self.holds = holds or HOSTS
         self.network = Network()
         self.run_dir = folder / "run"
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            self.head = f"{self.network.add('trainer', **link)}:5555"
-            for name in ("actors", "policies"):
+            self.head = f"{self.network.add('head', **link)}:5555"
+            for name in self.holds:
                 self.network.add(name, **link)
         except BaseException:
             self.network.close()
@@ -37,16 +42,17 @@ class ThreeHosts:
 
     def train(self, *arguments: str) -> Training:
         """Starts a run on the three."""
-        inside = self.network.inside("trainer")
+        inside = self.network.inside("head")
         training = Training(
             self.run_dir,
             ("train", "cartpole", "--run-dir", str(self.run_dir), "--quiet", "--layout", "remote",
-             "--launcher", "manual", "--listen", self.head, "--set", HOSTS, *arguments),
+             "--launcher", "manual", "--listen", self.head,
+             "--set", f"hosts={json.dumps(self.holds)}", *arguments),
             inside,
         )  # fmt: skip
         key = self.run_dir / "keys" / "join.key"
         wait_for(key.exists, 30.0, "a key to join with")
-        for name in ("actors", "policies"):
+        for name in self.holds:
             self.agents[name] = self.network.join(name, self.head, key)
         return training
 
@@ -68,8 +74,8 @@ def hosts(tmp_path: Path, shm: Path) -> Iterator[Callable[..., ThreeHosts]]:
     require_namespaces()
     made = []
 
-    def make(**link: float) -> ThreeHosts:
-        made.append(ThreeHosts(tmp_path, **link))
+    def make(holds: dict[str, list[str]] | None = None, **link: float) -> ThreeHosts:
+        made.append(ThreeHosts(tmp_path, holds, **link))
         return made[-1]
 
     yield make
@@ -110,6 +116,38 @@ def test_a_host_may_be_cut_off_and_another_lost_for_good(
         assert training.stop(signal.SIGINT, within=8.0) == 130
         assert_books_add_up(three.run_dir)
         assert three.agents["actors"].wait(20) == 0
+        assert list(shm.iterdir()) == []
+    finally:
+        training.kill()
+
+
+def test_trainers_on_a_host_of_their_own_go_on_at_home_when_it_is_cut_off(
+    hosts: Callable[..., ThreeHosts], shm: Path
+) -> None:
+    three = hosts({"gpu": ["trainer"], "rest": ["actor", "policy"]})
+    training = three.train("--steps", "1e9", "--until", "none", *SMALL,
+                           "--set", "host_silence_seconds=4")  # fmt: skip
+    try:
+        training.wait_for_updates(3)
+        assert {w.name: w.host for w in status_of(training).workers} == {
+            "trainer/0": "gpu", "actor/0": "rest", "policy/0": "rest",
+        }  # fmt: skip
+
+        # The trainer there goes on by itself, and publishes what nobody hears.
+        three.network.cut("gpu")
+        text = "trainer-0 goes on at home, because gpu is gone"
+        wait_for(lambda: text in log_of(training), 30.0, "a trainer at home")
+        training.wait_for_updates(3)
+
+        three.network.mend("gpu")
+        wait_for(lambda: "host gpu joined again" in log_of(training), 30.0, "the host's return")
+        training.wait_for_updates(3)
+        where = {w.name: w.host for w in status_of(training).workers}
+        assert where["trainer/0"] == "home", "the samples are there now"
+
+        assert training.stop(signal.SIGINT, within=8.0) == 130
+        assert_books_add_up(three.run_dir)
+        assert [agent.wait(20) for agent in three.agents.values()] == [0, 0]
         assert list(shm.iterdir()) == []
     finally:
         training.kill()

@@ -70,7 +70,7 @@ class ShmArena:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if new:
-                    self._reserve(fd, path, nbytes, setting)
+                    self._make(fd, path, nbytes, setting)
                 if os.fstat(fd).st_size < nbytes:
                     raise SharedMemoryError(
                         f"region {name!r}: expected {nbytes} bytes, got {os.fstat(fd).st_size}. "
@@ -81,14 +81,29 @@ class ShmArena:
                 os.close(fd)
         return np.frombuffer(mapped, np.uint8)
 
-    def _reserve(self, fd: int, path: Path, nbytes: int, setting: str) -> None:
+    def reserve(self, name: str, setting: str = "") -> None:
+        """Lets a region that was made lazily take all of its memory, now that it will be used."""
+        path = self.folder / f"{name.replace('/', '+')}.region"
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            if hasattr(os, "posix_fallocate") and not self._lazy:
+            self._reserve(fd, path, os.fstat(fd).st_size, setting, lazy=False)
+        finally:
+            os.close(fd)
+
+    def _make(self, fd: int, path: Path, nbytes: int, setting: str) -> None:
+        try:
+            self._reserve(fd, path, nbytes, setting, lazy=self._lazy)
+        except BaseException:
+            path.unlink()
+            raise
+
+    def _reserve(self, fd: int, path: Path, nbytes: int, setting: str, *, lazy: bool) -> None:
+        try:
+            if hasattr(os, "posix_fallocate") and not lazy:
                 os.posix_fallocate(fd, 0, nbytes)
             else:
                 os.ftruncate(fd, nbytes)
         except OSError as error:
-            path.unlink()
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
             stat = os.statvfs(self.folder)

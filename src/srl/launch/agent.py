@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from srl.errors import ConfigError, RunError, SpecError
+from srl.errors import ConfigError, RunError, SpecError, SrlError
 from srl.launch.control import (
     MAX_PACKET_BYTES,
     PROTOCOL,
@@ -151,6 +151,10 @@ class _Agent:
                 return 0
             try:
                 code = self._serve(stay)
+            except SrlError as error:
+                stay.channel.post(Trouble(str(error)))
+                self._say_goodbye(stay)
+                raise
             finally:
                 stay.close()
             if code is not None:
@@ -209,12 +213,7 @@ class _Agent:
                     return 0
                 if message is not None:
                     stay.handle(message)
-            try:
-                self._turn(stay)
-            except RunError as error:
-                stay.channel.post(Trouble(str(error)))
-                self._say_goodbye(stay)
-                raise
+            self._turn(stay)
             if stay.gate_ended:
                 stay.channel.post(Trouble(stay.gate_ended))
                 self._say_goodbye(stay)

@@ -75,7 +75,7 @@ class Fleet:
         """When each host was lost that was."""
         self._books = Books(self.arena)
         self._savers: set[str] = set()
-        """Processes that write into checkpoints."""
+        """Processes that write into checkpoints, or go where one does that trains with them."""
         self._plan: Plan | None = None
         self._keeper = GateKeeper(self.home.children, self.arena, HOME, 0)
         self._gate: GateUp | None = None
@@ -98,7 +98,7 @@ class Fleet:
         """Says what the processes are to do."""
         self._plan = plan
         self._books.attach(plan)
-        self._savers = {worker.process for worker in plan.workers if worker.in_every_checkpoint}
+        self._savers = {w.process for w in plan.workers if w.in_every_checkpoint or w.trains}
         self.home.attach(plan, str(self._run_dir))
         if self.head is None:
             return

@@ -134,6 +134,10 @@ class Stay:
         for row in message.rows:
             self._board.rows[row.worker].load(row.cells, 0)
             self._board.rows[row.worker].enter("starting")
+        for member in self._members[message.process]:
+            for stream in self._samples.keys() & member.reads:
+                # Its slots are all used here, and running out later would end whoever writes one.
+                self._arena.reserve(f"sample/{stream}", "sample.slots")
         self._place.order(message.process, message.checkpoint)
 
     def _notice(self, notice: Notice) -> None:

@@ -278,6 +278,10 @@ def test_a_lazy_region_takes_memory_as_it_is_written(folder: RunFolder) -> None:
     assert path.stat().st_blocks == 0
     region[:100] = 1
     assert 0 < path.stat().st_blocks * 512 <= 1 << 16
+    # Until it is known that all of it will be used.
+    ShmArena(folder.path, "b", lazy=True).reserve("data")
+    assert path.stat().st_blocks * 512 >= 1 << 24
+    assert region[:101].sum() == 100
 
 
 def test_a_bell_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
