@@ -156,6 +156,7 @@ class Receiving:
         self._post = post
         self._reader = ParameterReader(weights.spec, arena)
         self._writer = ParameterWriter(weights.spec, arena)
+        self._source = ""
         self._data: np.ndarray | None = None
         self._version = -1
         """Of which parts have come."""
@@ -172,7 +173,10 @@ class Receiving:
         return self._reader.version
 
     def follow(self, gone: frozenset[str]) -> None:
-        """What the publisher sent stays, whoever it was."""
+        """What has come as a whole stays; parts of one publisher's weights fit no other's."""
+        source = publisher(self._post, self._weights)
+        if source != self._source or source in gone:
+            self._source, self._version = source, -1
 
     def turn(self, now: float) -> None:
         """Nothing to send."""
