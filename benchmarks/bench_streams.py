@@ -1,7 +1,8 @@
 """How fast streams are: inference round trips and sample bandwidth, for each carrier.
 
 Measures: the round trip of a small request (8 rows of float32[4]) to an echo server, beside a bare
-blocking ping-pong between two processes in the same run; and pixel fragments written into slots and
+blocking ping-pong between two processes in the same run, and beside one whose other end does the
+work of a whole inline round trip before it answers; and pixel fragments written into slots and
 gathered into a batch, beside `numpy.copyto` of the same bytes. `tcp` is two hosts on this machine,
 a gate process each, encrypted over loopback. Leaves out:
 environments, policies, a real network, and any work that would overlap with the waiting.
@@ -18,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,26 +76,28 @@ def serve(folder: Path, gated: bool) -> None:
             bell.wait(1.0)
 
 
-def pong() -> None:
+def pong(work: bool) -> None:
     """The other end of the bare ping-pong: one byte back for each byte."""
+    call = inline_call() if work else None
     while byte := os.read(0, 1):
+        if call is not None:
+            call()
         os.write(1, byte)
 
 
-def times_of(call: object, seconds: float) -> list[float]:
+def times_of(call: Callable[[], None], seconds: float) -> list[float]:
     found = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         start = time.perf_counter()
-        call()  # type: ignore[operator]
+        call()
         found.append((time.perf_counter() - start) * 1e6)
     return found[len(found) // 10 :]
 
 
-def bare_ping_pong(seconds: float) -> list[float]:
-    with subprocess.Popen(
-        [sys.executable, __file__, "--role", "pong"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
+def bare_ping_pong(seconds: float, role: str = "pong") -> list[float]:
+    command = [sys.executable, __file__, "--role", role]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         to, back = other.stdin.fileno(), other.stdout.fileno()  # type: ignore[union-attr]
 
         def call() -> None:
@@ -104,6 +108,10 @@ def bare_ping_pong(seconds: float) -> list[float]:
         found = times_of(call, seconds)
         other.stdin.close()  # type: ignore[union-attr]
     return found
+
+
+def working_ping_pong(seconds: float) -> list[float]:
+    return bare_ping_pong(seconds, "work")
 
 
 def shm_round_trip(seconds: float) -> list[float]:
@@ -145,7 +153,8 @@ def round_trip(arena: ShmArena, there: Path, options: list[str], seconds: float)
     return found
 
 
-def inline_round_trip(seconds: float) -> list[float]:
+def inline_call() -> Callable[[], None]:
+    """One round trip within a process."""
     arena = HeapArena()
     spec = inference_spec("client")
     client, server = InferenceClient(spec, arena, 0), InferenceServer(spec, arena, 0)
@@ -158,7 +167,11 @@ def inline_round_trip(seconds: float) -> list[float]:
         client.poll()
         client.take(0)
 
-    return times_of(call, seconds)
+    return call
+
+
+def inline_round_trip(seconds: float) -> list[float]:
+    return times_of(inline_call(), seconds)
 
 
 def pixel_spec() -> SampleSpec:
@@ -263,7 +276,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into results/")
-    parser.add_argument("--role", choices=("serve", "pong", "read"))
+    parser.add_argument("--role", choices=("serve", "pong", "work", "read"))
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--gated", action="store_true")
     args = parser.parse_args()
@@ -271,8 +284,8 @@ def main() -> None:
         return serve(args.folder, args.gated)
     if args.role == "read":
         return read(args.folder)
-    if args.role == "pong":
-        return pong()
+    if args.role in ("pong", "work"):
+        return pong(args.role == "work")
     rows: dict[str, list[float]] = {}
     folder = RunFolder()
     try:
@@ -280,6 +293,7 @@ def main() -> None:
             share = args.seconds / args.rounds
             for name, measure in (
                 ("bare ping-pong", bare_ping_pong),
+                ("ping-pong with the work of an inline round trip", working_ping_pong),
                 ("inference round trip, shared memory", shm_round_trip),
                 ("inference round trip, inline", inline_round_trip),
                 ("inference round trip, tcp", tcp_round_trip),

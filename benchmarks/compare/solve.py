@@ -1,9 +1,9 @@
 """Time to solve: one timer outside of all contenders, from the start of the process.
 
 A task is solved at the first mean of the last 100 training episodes over its threshold. Ours runs
-its recipe, for all seeds first; a peer runs the settings in `SOLVING`, and is stopped and counted as
-slower at twice our median. Ours is timed to the line that says so, after its last
-checkpoint. Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive.
+its recipe, for all seeds first; a peer runs the settings in `SOLVING`, and is stopped and counted
+as slower at twice our median. Ours is timed to the line that says so, after its last checkpoint.
+Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive.
 
     python benchmarks/compare/solve.py cartpole [--seeds 5] [--peers sb3 ...] [--timeout 3600]
 """

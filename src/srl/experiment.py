@@ -135,7 +135,7 @@ ALGORITHM_FREE = frozenset(
         *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
         *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
-        *("trainer", "actor.count", "actor.groups", "env.step_timeout_seconds"),
+        *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.step_timeout_seconds"),
         *("env.reset_timeout_seconds", "resources", "ray", "slurm", "pack_pixels"),
     }
 )

@@ -8,10 +8,12 @@ stopped as Ctrl-C would stop it.
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -127,8 +129,8 @@ def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow
         ) as child:
             try:
                 assert child.stdin is not None
-                child.stdin.write(msgspec.json.encode(to_plain(changed)))
-                child.stdin.close()
+                child.stdin.write(msgspec.json.encode(to_plain(changed)) + b"\n")
+                child.stdin.flush()
                 window = _watch(child, run_dir / METRICS_FILE, Window(warmup, seconds))
             finally:
                 _stop(child)
@@ -174,12 +176,22 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.wait()
 
 
+def _end_with_parent() -> None:
+    """Ends the run as Ctrl-C would when standard input does: whoever measures is gone."""
+    # Without Python's buffers: a thread that waits in those keeps the interpreter from ending well.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def main() -> int:
-    """The measured run's own process: its experiment comes as JSON on standard input."""
+    """The measured run's own process: its experiment comes as a line of JSON on standard input,
+    which stays open for as long as the parent lives."""
     from srl.errors import SrlError
     from srl.launch.launch import launch
 
-    experiment = convert(msgspec.json.decode(sys.stdin.buffer.read()), Experiment, "")
+    experiment = convert(msgspec.json.decode(sys.stdin.buffer.readline()), Experiment, "")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         launch(experiment, Path(sys.argv[1]), quiet=True)
     except SrlError as error:

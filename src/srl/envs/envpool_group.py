@@ -18,7 +18,7 @@ from srl.data.flags import any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
-from srl.envs.making import steps_are_worth_threads
+from srl.envs.making import pool_threads
 from srl.envs.protocol import EnvConfig, Lanes, OnCall
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError, MissingDependency, nearest
@@ -65,10 +65,7 @@ class EnvPoolGroup(VectorGroup):
             spec = self._make_spec(args, num_envs, config)
         if render:
             args["render_mode"] = "rgb_array"
-        # 0 is EnvPool's own choice, one for each core.
-        args.setdefault(
-            "num_threads", config.threads or (0 if steps_are_worth_threads(name) else 1)
-        )
+        args["num_threads"] = pool_threads(config)
         self._args = args
         self._vector: Any = None
         observation = _quiet(lambda: spec.gymnasium_observation_space)

@@ -74,6 +74,15 @@ def steps_are_worth_threads(name: str) -> bool:
     return not name.rpartition("/")[2].startswith(_TINY)
 
 
+def pool_threads(config: EnvConfig) -> int:
+    """Threads that step an EnvPool group, 0 for one on each core; -1 for environments of others."""
+    source, _, name = config.id.partition(":")
+    if source != "envpool":
+        return -1
+    chosen = config.threads or (0 if steps_are_worth_threads(name) else 1)
+    return int(config.args.get("num_threads", chosen))
+
+
 def envpool_ids() -> list[str]:
     """EnvPool's ids, or none where it is not installed."""
     try:

@@ -28,6 +28,7 @@ from srl.arena.arena import HeapArena
 from srl.arena.shm import Bell, ShmArena
 from srl.errors import SrlError
 from srl.launch.allocator import keep_large_buffers
+from srl.launch.cores import keep_to_one_core, take_turns
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.last_words import Failure, failure_path
 from srl.launch.planning import Draft, write_answer
@@ -136,6 +137,8 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
     leaving = threading.Event()
     threading.Thread(target=_listen, args=(source, board, leaving, shared), daemon=True).start()
     _prepare_torch(max(member.threads for member in members))
+    keeps = plan.experiment["actor"]["keep_core"] and take_turns(members, plan)
+    core = keep_to_one_core() if keeps else None
     metrics = SocketMetrics(folder)
     names = Names(folder)
     workers: list[Worker] = []
@@ -171,6 +174,8 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
         metrics.close()
         bell.close()
         shared.close()
+        if core is not None:
+            core.close()
 
 
 def _restore(orders: Orders, workers: list[Worker]) -> None:

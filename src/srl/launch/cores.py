@@ -1,0 +1,65 @@
+"""A core for a process whose threads take turns.
+
+An actor with its own policies waits while EnvPool's thread steps, and that one waits while the
+actor decides. Left alone, the kernel wakes each on an idle core, and to wake a core that sleeps
+takes longer than to step a tiny environment. On one core the two hand over by a mere switch, and
+what they use stays in its caches.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+
+from srl.envs.protocol import EnvConfig
+from srl.settings import convert
+from srl.workers.wiring import Plan, WorkerPlan
+
+log = logging.getLogger("srl")
+
+
+def take_turns(members: list[WorkerPlan], plan: Plan) -> bool:
+    """Whether never more than one thread of a process has something to do, of a few that wake each
+    other often."""
+    asked = {policy for member in members for policy in member.asks}
+    served = {policy for member in members for policy in member.serves}
+    alone = bool(asked) and asked <= served and plan.num_groups == 1
+    if not alone or any(member.threads > 1 for member in members):
+        return False
+    # Here, because it imports what only a process with environments needs.
+    from srl.envs.making import pool_threads
+
+    return pool_threads(convert(plan.experiment["env"], EnvConfig, "env")) == 1
+
+
+def keep_to_one_core() -> socket.socket | None:
+    """Keeps this thread, and those that it starts, on a core that no other process keeps to.
+
+    The core is this process's for as long as it lives and holds what is returned. None where there
+    is no core to be had.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    for core in cores if len(cores) > 1 else ():
+        claim = _claim(core)
+        if claim is not None:
+            os.sched_setaffinity(0, {core})
+            log.info("keeps to core %d", core)
+            return claim
+    return None
+
+
+def _claim(core: int) -> socket.socket | None:
+    """A name that one process of the machine can have at a time, and that goes with it."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0srl-core-{core}")
+    except OSError as error:
+        claim.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return claim

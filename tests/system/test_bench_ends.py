@@ -1,0 +1,45 @@
+"""What `srl bench` started ends with it, however it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from harness import wait_for
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_measured_run_ends_with_who_measures(number: int, shm: Path) -> None:
+    command = "import sys; from srl.cli import main; sys.exit(main())"
+    arguments = ("bench", "W1a", "--seconds", "6", "--json")
+    bench = subprocess.Popen([sys.executable, "-c", command, *arguments])
+    started: list[psutil.Process] = []
+    try:
+        wait_for(lambda: workers_of(bench.pid), 60.0, "workers of the measured run")
+        started = psutil.Process(bench.pid).children(recursive=True)
+        bench.send_signal(number)
+        bench.wait(10.0)
+        _, alive = psutil.wait_procs(started, 20.0)
+        assert not alive
+        assert not list(shm.iterdir())
+    finally:
+        bench.kill()
+        for process in started:
+            if process.is_running():
+                process.kill()
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Worker processes below a process."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        # It may end between the two questions.
+        with suppress(psutil.Error):
+            if "srl.launch.worker" in process.cmdline():
+                found.append(process)
+    return found
