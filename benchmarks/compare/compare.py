@@ -20,7 +20,7 @@ import venvs
 from contenders import OURS, PEERS, chosen_layout, our_command, peers_of
 from processes import leave_nothing_behind, run
 from ratios import Record, table
-from records import RESULTS, append, machine_name
+from records import RESULTS, append, command_text, machine_name
 from workloads import WORKLOADS
 
 from srl.bench.machine import commit, machine
@@ -75,7 +75,7 @@ def measure(command: list[str], timeout: float) -> Record:
         "result": result,
         "seconds": round(finished.seconds, 1),
         "tail": [] if result else finished.tail,
-        "command": shlex.join(command),
+        "command": command_text(command),
     }
 
 

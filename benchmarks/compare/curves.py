@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from contenders import OURS, Layout
 from processes import leave_nothing_behind, run
-from records import RESULTS, append, machine_name, read
+from records import RESULTS, append, command_text, machine_name, read
 from workloads import CURVES
 
 from learning import Point, our_equal_command, our_points, parse_point, peer_command
@@ -59,7 +58,7 @@ def learn(contender: str, task: str, seed: int, timeout: float) -> dict[str, Any
         "seconds": round(finished.seconds, 1),
         "points": [[p.env_steps, p.mean] for p in thinned(points)],
         "tail": [] if done else finished.tail,
-        "command": shlex.join(command),
+        "command": command_text(command),
         "settings": dataclasses.asdict(settings),
     }
 

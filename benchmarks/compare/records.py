@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import time
 from pathlib import Path
 from typing import Any
+
+import venvs
 
 from srl.bench.machine import commit, machine
 
@@ -17,6 +20,22 @@ RESULTS = Path(__file__).parent / "results"
 def machine_name() -> str:
     """The machine in a file name."""
     return f"{len(os.sched_getaffinity(0))}core-{platform.machine()}"
+
+
+def command_text(command: list[str]) -> str:
+    """A command for others to repeat: where things lie on this machine is left out."""
+    repository = Path(__file__).parents[2]
+    words = []
+    for word in command:
+        path = Path(word)
+        if path.is_relative_to(venvs.folder()):
+            word = str(Path(".venvs") / path.relative_to(venvs.folder()))
+        elif path.is_relative_to(repository):
+            word = str(path.relative_to(repository))
+        elif path.is_absolute():
+            word = path.name
+        words.append(word)
+    return shlex.join(words)
 
 
 def append(path: Path, record: dict[str, Any]) -> None:

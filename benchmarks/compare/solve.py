@@ -20,7 +20,7 @@ from typing import Any
 
 from contenders import OURS, Layout, our_command
 from processes import leave_nothing_behind, run
-from records import RESULTS, append, machine_name
+from records import RESULTS, append, command_text, machine_name
 from workloads import THRESHOLDS
 
 from learning import parse_point, peer_command
@@ -122,7 +122,7 @@ def _record(
         "seed": seed,
         "seconds": round(solved[0], 2) if solved else None,
         "tail": [] if solved else tail[-3:],
-        "command": shlex.join(command),
+        "command": command_text(command),
     }
 
 
