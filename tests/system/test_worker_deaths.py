@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from chaos import Versions
 from harness import SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
+from srl.launch.children import is_stopped
 
 Start = Callable[..., Training]
 
@@ -158,3 +161,46 @@ def test_an_inline_actor_that_is_killed_is_replaced(start: Start) -> None:
     training.wait_for_updates(3)
     assert training.stop(signal.SIGTERM) == 143
     assert_books_add_up(training.run_dir)
+
+
+def stop_within_lock(pid: int, path: Path) -> None:
+    """Stops a process (SIGSTOP) at a moment at which it holds a lock."""
+    inode = str(path.stat().st_ino)
+
+    def stopped_inside() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        wait_for(lambda: is_stopped(pid), 5.0, "a stopped process")
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, *_, holder, file, _, _ = line.split()
+            if (kind, holder, file.split(":")[-1]) == ("FLOCK", str(pid), inode):
+                return True
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.002)  # It is to get on to somewhere else.
+        return False
+
+    wait_for(lambda: any(stopped_inside() for _ in range(20)), 60.0, f"{pid} in {path.name}")
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="nothing says who holds a lock")
+def test_a_worker_that_is_stopped_within_a_lock_holds_nobody_up_for_long(
+    start: Start, shm: Path
+) -> None:
+    """The launcher, which alone can end it, does not wait for that lock itself."""
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", "actor.count=2", "--set", "inference.count=2", "--set", "silence_seconds=2",
+    )  # fmt: skip
+    training.wait_for_updates(2)
+    stopped, killed = (training.workers()[name].pid for name in ("policy-0", "policy-1"))
+    (lock,) = shm.glob("srl-*/inference+default.lock")
+
+    stop_within_lock(stopped, lock)
+    os.kill(killed, signal.SIGKILL)
+
+    wait_for(lambda: replaced(training, "policy-0", stopped), 30.0, "a new policy-0")
+    wait_for(lambda: replaced(training, "policy-1", killed), 30.0, "a new policy-1")
+    training.wait_for_updates(3)
+    assert training.stop(signal.SIGINT) == 130
+    assert_books_add_up(training.run_dir)
+    log = (training.run_dir / "logs" / "controller.log").read_text()
+    assert log.count("silent for") == 1, "who waits for the stopped one is left alone"

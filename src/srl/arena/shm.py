@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import mmap
 import os
 import secrets
@@ -34,6 +35,10 @@ GATE = "gate"
 """The process that joins a host to the others; its bell rings for all that are elsewhere."""
 
 
+class LockHeld(Exception):
+    """A lock could not be had in time; whoever wanted it comes back later."""
+
+
 def shm_root() -> Path:
     """The folder that holds the runs' folders: memory-backed where the system has such a file
     system."""
@@ -47,15 +52,23 @@ class ShmArena:
     """A run's folder of mapped regions, lock files and bells.
 
     `gated`: a process without a bell in this folder is on another host. `lazy`: regions take memory
-    as they are written to, for a host that uses only part of them.
+    as they are written to, for a host that uses only part of them. `patience_seconds`: how long a
+    lock is waited for before LockHeld is raised, for those on whom it depends that its holder ends.
     """
 
     def __init__(
-        self, folder: Path, process: str, *, gated: bool = False, lazy: bool = False
+        self,
+        folder: Path,
+        process: str,
+        *,
+        gated: bool = False,
+        lazy: bool = False,
+        patience_seconds: float = math.inf,
     ) -> None:
         self.folder = folder
         self.process = process
         self._lazy = lazy
+        self._patience_seconds = patience_seconds
         self._ringers: dict[str, int] = {}
         self._locks: dict[str, int] = {}
         self._placement = _placement(folder) if gated else None
@@ -123,11 +136,27 @@ class ShmArena:
             path = self.folder / f"{name.replace('/', '+')}.lock"
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._locks[name] = fd
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        if self._patience_seconds == math.inf:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        else:
+            self._try_lock(fd, name)
         try:
             yield
         finally:
             fcntl.flock(fd, fcntl.LOCK_UN)
+
+    def _try_lock(self, fd: int, name: str) -> None:
+        deadline = time.monotonic() + self._patience_seconds
+        while True:
+            try:
+                return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LockHeld(
+                        f"lock {name!r}: expected it within {self._patience_seconds:g} s; another "
+                        "process of this run holds it, and is stopped or hangs."
+                    ) from None
+                time.sleep(0.001)
 
     def ring(self, *processes: str) -> None:
         """Puts a byte into each process's pipe. A full pipe is fine: it is already awake."""

@@ -386,7 +386,7 @@ class Fleet:
 
     def close(self) -> None:
         """Ends everything and removes the shared memory."""
-        self.home.children.end(0.0)
+        self.home.close()
         if self.head is not None:
             self.head.close()
         self.arena.close()

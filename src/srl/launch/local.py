@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from srl.arena.shm import ShmArena, bump_placement, make_bell, remove_bell
+from srl.arena.shm import LockHeld, ShmArena, bump_placement, make_bell, remove_bell
 from srl.launch.children import Children, is_stopped
 from srl.launch.places import Exit
 from srl.launch.planning import Draft
@@ -15,6 +16,9 @@ from srl.services.names import Names
 from srl.workers.wiring import Plan
 
 WORKER_MODULE = "srl.launch.worker"
+PATIENCE_SECONDS = 0.1
+"""How long a lock is waited for that a dead process's slots are under. Its holder may be stopped,
+and then nobody but the launcher can end it, so the launcher does not wait with it."""
 
 
 class LocalPlace:
@@ -25,6 +29,11 @@ class LocalPlace:
         self.name = name
         self.children = Children(arena.folder, logs)
         self._arena = arena
+        self._impatient = ShmArena(
+            arena.folder, arena.process, gated=gated, patience_seconds=PATIENCE_SECONDS
+        )
+        self._ended: list[Exit] = []
+        """Those that have ended and whose slots are still to be taken back."""
         self._gated = gated
         self._plan: Plan | None = None
         self._names = Names(arena.folder)
@@ -40,8 +49,8 @@ class LocalPlace:
 
     @property
     def processes(self) -> Iterable[str]:
-        """Those that run here."""
-        return list(self.children.living)
+        """Those that run here, or whose end was not told yet."""
+        return [*self.children.living, *(ended.process for ended in self._ended)]
 
     def start(self, process: str, incarnation: int, modules: tuple[str, ...]) -> None:
         """Starts a worker process."""
@@ -85,17 +94,26 @@ class LocalPlace:
             child.say(LEAVE)
 
     def exits(self) -> list[Exit]:
-        """Those that have ended since the last time."""
-        found = self.children.exits()
-        for ended in found:
+        """Those that have ended since the last time, and whose slots were taken back."""
+        for ended in self.children.exits():
             if self._gated:
                 remove_bell(self._arena.folder, ended.process)
                 bump_placement(self._arena.folder)
-            if ended.code != 0 and self._plan is not None and ended.process in self._members:
-                reclaim(self._plan, self._arena, ended.process)
-                for member in self._members[ended.process]:
-                    self._names.remove(member.name)
-        return found
+            self._ended.append(ended)
+        told = []
+        with suppress(LockHeld):
+            while self._ended:
+                self._take_back(self._ended[0])
+                told.append(self._ended.pop(0))
+        return told
+
+    def _take_back(self, ended: Exit) -> None:
+        """Gives back what a dead process held; doing it twice does no harm."""
+        if ended.code == 0 or self._plan is None or ended.process not in self._members:
+            return
+        reclaim(self._plan, self._impatient, ended.process)
+        for member in self._members[ended.process]:
+            self._names.remove(member.name)
 
     def is_alive(self, process: str) -> bool:
         """Whether a process runs here."""
@@ -110,3 +128,8 @@ class LocalPlace:
         """Whether the system has stopped it."""
         pid = self.pid(process)
         return bool(pid) and is_stopped(pid)
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        self.children.end(0.0)
+        self._impatient.close()

@@ -87,6 +87,8 @@ class ProcessRun:
         self._scaling = Scaling(self._run_dir, controller, self.fleet)
         self._steps_before: dict[str, int] = {}
         """Environment steps that each worker had made when it was last started."""
+        self._held_up: dict[str, int] = {}
+        """When a process of each host was last seen to be stopped."""
         controller.tolerates = self._tolerates
         controller.books = self.fleet.books
         self._status = StatusFile(self._run_dir, controller, self.fleet, self._restarts)
@@ -193,7 +195,8 @@ class ProcessRun:
         certain.
 
         A long environment call has limits of its own, unless the whole process was stopped, and so
-        has a start; a host that cannot be heard says nothing about its processes.
+        has a start; a host that cannot be heard says nothing about its processes. Who waits for a
+        lock that a stopped process holds is not to blame: its silence counts from the stop's end.
         """
         now = time.monotonic_ns()
         limit = self._controller.experiment.silence_seconds
@@ -204,13 +207,17 @@ class ProcessRun:
             heard = max(rows[member.name].get("heartbeat_ns") for member in members)
             silent = (now - heard) / 1e9
             own = [rows[member.name] for member in members]
-            if silent < min(limit, 1.0):
+            if silent < min(limit / 4, 1.0):
                 continue
             place = self.fleet.place_of(process)
             if place is None or not place.is_alive(process):
                 continue
             away = self.fleet.is_cut_off(process)
             stopped = place.is_stopped(process)
+            if stopped:
+                self._held_up[place.name] = now
+            else:
+                silent = (now - max(heard, self._held_up.get(place.name, 0))) / 1e9
             if not stopped and any(row.activity == "starting" for row in own):
                 # How long imports take is nobody's to say.
                 continue

@@ -220,7 +220,7 @@ class Stay:
 
     def close(self) -> None:
         """Ends what still runs and removes the folder."""
-        self._place.children.end(0.0)
+        self._place.close()
         self._server.close()
         self._arena.close()
         self.folder.remove()

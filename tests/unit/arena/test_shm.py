@@ -18,6 +18,7 @@ from srl.arena.arena import HeapArena
 from srl.arena.shm import (
     ROOT_VARIABLE,
     Bell,
+    LockHeld,
     RunFolder,
     ShmArena,
     bump_placement,
@@ -295,3 +296,16 @@ def test_a_bell_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
     assert not select.select([bell], [], [], 0)[0]
     bell.close()
     arena.close()
+
+
+def test_who_may_not_wait_long_for_a_lock_is_told_and_gets_it_later(folder: RunFolder) -> None:
+    holder = ShmArena(folder.path, "holder")
+    impatient = ShmArena(folder.path, "launcher", patience_seconds=0.01)
+    with holder.lock("books"), pytest.raises(LockHeld, match="books"), impatient.lock("books"):
+        pass
+    with impatient.lock("books"):
+        pass
+    with holder.lock("books"):
+        pass
+    impatient.close()
+    holder.close()
