@@ -16,7 +16,7 @@ from carriers import Carrier, _create
 
 from srl.arena.shm import Bell, RunFolder, ShmArena, bump_placement, make_bell
 from srl.data.records import Snapshot
-from srl.gates.gate import Gate, largest_frame
+from srl.gates.gate import Gate, message_limits
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.net.links import Links
 from srl.net.peers import Peer, Peers
@@ -53,7 +53,7 @@ class Side:
         bump_placement(folder)
         self.arena = ShmArena(folder, "gate", gated=True, lazy=True)
         self.bell = Bell(folder, "gate")
-        self.links = links(name, max_message_bytes=largest_frame(plan, self.arena))
+        self.links = links(name, limits=message_limits(plan, self.arena))
         self.gate = Gate(plan, folder, self.arena, self.links, clock=clock, **options)
 
     def peer(self) -> Peer:

@@ -17,7 +17,7 @@ from srl.arena.shm import Bell
 from srl.errors import SpecError
 from srl.gates.counters import GateCounters
 from srl.gates.ends import Ends
-from srl.gates.inference import Answering, Asking
+from srl.gates.inference import Answering, Asking, most_lanes
 from srl.gates.messages import (
     Done,
     Fragment,
@@ -36,7 +36,8 @@ from srl.gates.messages import (
 from srl.gates.parameters import PART_BYTES, Receiving, Spreading, publisher
 from srl.gates.post import GatePlan, Part, Post, one_of
 from srl.gates.samples import Borrowing, Lending
-from srl.net.framing import MAX_HEADER_BYTES, SHARED_FRAME_BYTES, Body
+from srl.net.framing import MAX_FRAMES, MAX_HEADER_BYTES, SHARED_FRAME_BYTES, Body
+from srl.net.limits import Limits
 from srl.net.links import Links
 from srl.net.peers import Peers, read_peers
 from srl.services.parameters import ParameterReader
@@ -53,14 +54,20 @@ COUNT_SECONDS = 0.1
 """How often the counters that others read are brought up to date while there is much to do."""
 
 
-def largest_frame(plan: GatePlan, arena: Arena) -> int:
-    """Bytes of the largest frame that a gate of this plan may get."""
-    sizes = [MAX_HEADER_BYTES, 2 * SHARED_FRAME_BYTES, PART_BYTES]
+def message_limits(plan: GatePlan, arena: Arena) -> Limits:
+    """What the largest message is like that a gate of this plan may get."""
+    frames = [MAX_HEADER_BYTES, 2 * SHARED_FRAME_BYTES, PART_BYTES]
+    bodies = [PART_BYTES]
     for spec in plan.inference:
         relay = InferenceRelay(spec, arena)
-        whole = (*relay.request_parts(0, spec.rows), *relay.reply_parts(0, spec.rows))
-        sizes += [part.nbytes for part in whole]
-    return max(sizes + [stream.spec.trajectory.nbytes for stream in plan.samples])
+        for parts in (relay.request_parts(0, spec.rows), relay.reply_parts(0, spec.rows)):
+            sizes = [part.nbytes for part in parts]
+            frames += sizes
+            bodies.append(sum(sizes) * min(spec.num_lanes, most_lanes(len(sizes))))
+    for stream in plan.samples:
+        frames.append(stream.spec.trajectory.nbytes)
+        bodies.append(stream.spec.trajectory.nbytes)
+    return Limits(max(frames), MAX_FRAMES, MAX_HEADER_BYTES + max(bodies))
 
 
 class Gate:

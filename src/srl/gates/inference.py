@@ -300,11 +300,15 @@ class Answering:
         return self._post.send(host, Reply(self._number, lanes, rows, seqs, versions), parts)
 
 
+def most_lanes(arrays: int) -> int:
+    """How many lanes of so many arrays one message may have."""
+    return max(1, min(MAX_LANES, (MAX_FRAMES - 1) // max(1, arrays)))
+
+
 def _pieces(lanes: Iterable[int], arrays: int) -> Iterator[list[int]]:
     """Lanes as many at a time as one message may have."""
     rest = iter(lanes)
-    most = max(1, min(MAX_LANES, (MAX_FRAMES - 1) // max(1, arrays)))
-    while piece := list(islice(rest, most)):
+    while piece := list(islice(rest, most_lanes(arrays))):
         yield piece
 
 

@@ -22,7 +22,7 @@ import zmq
 
 from srl.errors import ConfigError, RunError, SpecError, SrlError
 from srl.launch.control import (
-    MAX_PACKET_BYTES,
+    PACKET_LIMITS,
     PROTOCOL,
     Finish,
     Join,
@@ -37,8 +37,9 @@ from srl.launch.control import (
 )
 from srl.launch.plan import available_cores
 from srl.launch.stay import Stay
+from srl.net.inbox import Socket
 from srl.net.keys import JoinKey, load_join_key
-from srl.net.sockets import Socket, Wire
+from srl.net.sockets import Wire
 
 log = logging.getLogger("srl")
 
@@ -135,9 +136,7 @@ class _Agent:
 
     def _dial(self) -> Socket:
         address = f"tcp://{self._head[0]}:{self._head[1]}"
-        return self._wire.dial(
-            address, self._key.pair, self._key.head, max_message_bytes=MAX_PACKET_BYTES
-        )
+        return self._wire.dial(address, self._key.pair, self._key.head, limits=PACKET_LIMITS)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -277,15 +276,12 @@ class _Agent:
 
     def _receive(self) -> list[Packet]:
         packets: list[Packet] = []
-        while True:
+        while (frames := self._wire.receive(self._socket)) is not None:
             try:
-                data = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return packets
-            try:
-                packets.append(decode(data))
+                packets.append(decode(frames[0].bytes))
             except SpecError as error:
                 log.warning("%s", error)
+        return packets
 
 
 def _is_refused(head: tuple[str, int]) -> bool:

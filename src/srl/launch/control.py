@@ -15,13 +15,14 @@ import msgspec
 
 from srl.errors import SpecError
 from srl.launch.last_words import Failure
+from srl.net.limits import Limits
 from srl.net.peers import Peers
 from srl.streams.sample_books import Ledger
 
 PROTOCOL = f"{version('srl')}+2"
 """Hosts with another one do not understand each other; the number after the plus grows with these
 messages."""
-MAX_PACKET_BYTES = 64 * 2**20
+PACKET_LIMITS = Limits(frame_bytes=64 << 20, frames=1, message_bytes=64 << 20)
 """A plan of tens of thousands of workers fits; anything larger is refused before it is read."""
 RESEND_SECONDS = 1.0
 

@@ -19,7 +19,7 @@ import msgspec
 
 from srl.arena.shm import GATE, Bell, ShmArena
 from srl.errors import SrlError
-from srl.gates.gate import Gate, largest_frame
+from srl.gates.gate import Gate, message_limits
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.launch.last_words import Failure, failure_path
 from srl.launch.signals import leave_to_parent
@@ -70,8 +70,8 @@ def run_gate(orders: GateOrders, ended: threading.Event) -> None:
     folder = Path(orders.folder)
     arena = ShmArena(folder, GATE, gated=True, lazy=True)
     bell = Bell(folder, GATE)
-    frame = largest_frame(orders.plan, arena)
-    links = Links(orders.host, orders.address, max_message_bytes=frame)
+    limits = message_limits(orders.plan, arena)
+    links = Links(orders.host, orders.address, limits=limits)
     gate = Gate(orders.plan, folder, arena, links, packs=orders.packs)
     try:
         up = GateUp(

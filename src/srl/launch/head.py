@@ -9,7 +9,7 @@ import msgspec
 
 from srl.errors import ConfigError
 from srl.experiment import Experiment
-from srl.launch.control import MAX_PACKET_BYTES
+from srl.launch.control import PACKET_LIMITS
 from srl.launch.engines import Engine, HostRequest, Join
 from srl.launch.hosts import Hosts
 from srl.net.keys import join_key_path, make_run_keys
@@ -49,7 +49,7 @@ class Head:
                 keys.head,
                 {keys.join.public: "agent"},
                 name="control",
-                max_message_bytes=MAX_PACKET_BYTES,
+                limits=PACKET_LIMITS,
             )
         except BaseException:
             self._wire.close()
@@ -57,7 +57,7 @@ class Head:
         self.address = listener.address.removeprefix("tcp://")
         self.key_file = join_key_path(run_dir).absolute()
         self.hosts = Hosts(
-            listener.socket,
+            listener,
             wanted=tuple(request.name for request in requests),
             silence_seconds=experiment.host_silence_seconds,
             logs=run_dir / "logs",

@@ -47,6 +47,7 @@ from srl.launch.control import (
 from srl.launch.places import HOME
 from srl.launch.remote_place import RemotePlace
 from srl.net.peers import Peer, Peers
+from srl.net.sockets import Listener
 from srl.services.board import ROW_BYTES, Board
 from srl.workers.wiring import Plan
 
@@ -63,7 +64,7 @@ class Hosts:
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        listener: Listener,
         *,
         wanted: tuple[str, ...],
         silence_seconds: float,
@@ -83,7 +84,8 @@ class Hosts:
         self.refused = 0
         """Packets that were none."""
         self.board: Board | None = None
-        self._socket = socket
+        self._listener = listener
+        self._socket = listener.socket
         self._silence_seconds = silence_seconds
         self._logs = logs
         self._sessions: dict[str, RemotePlace] = {}
@@ -150,12 +152,8 @@ class Hosts:
     def poll(self) -> None:
         """Takes what has come, sends what is due, and gives up who was silent for too long."""
         now = time.monotonic()
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            self._take(frames, now)
+        while (frames := self._listener.receive()) is not None:
+            self._take([frame.bytes for frame in frames], now)
         for place in list(self.places.values()):
             if now - place.heard > self._silence_seconds:
                 self._give_up(place, f"silent for {now - place.heard:.0f} s")

@@ -1,6 +1,6 @@
 """The door of a process: who may finish a handshake with its sockets, and who was turned away.
 
-A thread of its own answers ZeroMQ's questions about keys (ZAP) and watches the listening sockets,
+A thread of its own answers ZeroMQ's questions about keys (ZAP) and watches connections come and go,
 so that strangers are dealt with whatever the process itself is doing.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import zmq
 from zmq.utils import z85
@@ -20,10 +20,14 @@ log = logging.getLogger("srl.net")
 LOG_SECONDS = 5.0
 """A crowd of strangers is logged once in so long, with their number."""
 WATCHED = (
-    zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )  # fmt: skip
+
+Note = Callable[[int, int], None]
+"""Takes an event of a socket, and the file descriptor of the connection it is about."""
 
 
 class Desk:
@@ -56,6 +60,7 @@ class Desk:
             self.refused = min(self.refused, self.accepted - self.succeeded)
         elif event == zmq.EVENT_DISCONNECTED and self.accepted - self.succeeded - self.refused > 0:
             self.refused += 1
+            self.tell("it did not show a key of this run (no CURVE, a wrong key, or garbage)")
 
     def tell(self, reason: str) -> None:
         """Logs a refusal, unless one was logged just now."""
@@ -77,7 +82,7 @@ class Door(threading.Thread):
         super().__init__(name="srl-door", daemon=True)
         self._context = context
         self._desks: dict[str, Desk] = {}
-        self._monitors: dict[zmq.Socket[bytes], Desk] = {}
+        self._monitors: dict[zmq.Socket[bytes], Note] = {}
         self._lock = threading.Lock()
         self._zap = context.socket(zmq.ROUTER)
         self._zap.linger = 0
@@ -91,10 +96,14 @@ class Door(threading.Thread):
     def open(self, socket: zmq.Socket[bytes], desk: Desk) -> None:
         """Lets a listening socket in by a list of its own; before it is bound."""
         socket.zap_domain = desk.name.encode()
-        monitor = socket.get_monitor_socket(WATCHED)
         with self._lock:
             self._desks[desk.name] = desk
-            self._monitors[monitor] = desk
+
+    def watch(self, socket: zmq.Socket[bytes], note: Note) -> None:
+        """Notes every connection of a socket that comes or goes; before there are any."""
+        monitor = socket.get_monitor_socket(WATCHED)
+        with self._lock:
+            self._monitors[monitor] = note
         self._outside.send(b"new")
 
     def close(self) -> None:
@@ -121,17 +130,17 @@ class Door(threading.Thread):
                             poller.register(monitor, zmq.POLLIN)
                 elif not self._watch(socket):
                     poller.unregister(socket)
+                    with self._lock:
+                        del self._monitors[socket]
+                    socket.close(linger=0)
 
     def _watch(self, monitor: zmq.Socket[bytes]) -> bool:
         """Notes one event; False once there will be no more."""
-        event = int(recv_monitor_message(monitor)["event"])
+        message = recv_monitor_message(monitor)
+        event = int(message["event"])
         if event == zmq.EVENT_MONITOR_STOPPED:
             return False
-        desk = self._monitors[monitor]
-        before = desk.refused
-        desk.note(event)
-        if desk.refused > before:
-            desk.tell("it did not show a key of this run (no CURVE, a wrong key, or garbage)")
+        self._monitors[monitor](event, int(message["value"]))
         return True
 
     def _answer(self) -> None:

@@ -14,9 +14,11 @@ import zmq
 
 from srl.arena.shm import Bell
 from srl.net.framing import Frames
+from srl.net.inbox import Socket
 from srl.net.keys import KeyPair, new_pair
+from srl.net.limits import Limits
 from srl.net.peers import Peer, Peers
-from srl.net.sockets import LOOPBACK, MAX_MESSAGE_BYTES, Socket, Wire, is_readable
+from srl.net.sockets import LIMITS, LOOPBACK, Wire
 
 MESSAGES_PER_TURN = 64
 """Received from one connection before the others have their turn."""
@@ -26,16 +28,12 @@ _GONE = (zmq.EHOSTUNREACH, zmq.ENOTSOCK)
 class Links:
     """A gate's connections, by the names of the hosts at their other ends."""
 
-    def __init__(
-        self, host: str, address: str = LOOPBACK, *, max_message_bytes: int = MAX_MESSAGE_BYTES
-    ) -> None:
+    def __init__(self, host: str, address: str = LOOPBACK, *, limits: Limits = LIMITS) -> None:
         self.host = host
         self.keys: KeyPair = new_pair()
         self._wire = Wire()
-        self._max_message_bytes = max_message_bytes
-        self._listener = self._wire.listen(
-            address, self.keys, {}, max_message_bytes=max_message_bytes
-        )
+        self._limits = limits
+        self._listener = self._wire.listen(address, self.keys, {}, limits=limits)
         self._dialled: dict[str, tuple[Peer, Socket]] = {}
         self._by_key: dict[str, str] = {}
         self._routes: dict[str, tuple[str, bytes]] = {}
@@ -52,8 +50,9 @@ class Links:
 
     @property
     def refused(self) -> int:
-        """Connections of strangers that were turned away."""
-        return self._listener.refused
+        """Connections of strangers that were turned away, and of others that were ended because of
+        what they sent."""
+        return self._listener.refused + self._wire.cut_off
 
     def update(self, peers: Peers, needed: Collection[str]) -> None:
         """Follows the address book: lets in those it names, dials those that are needed."""
@@ -90,9 +89,7 @@ class Links:
             self._dial(peer)
 
     def _dial(self, peer: Peer) -> None:
-        socket = self._wire.dial(
-            *(peer.address, self.keys, peer.public_key), max_message_bytes=self._max_message_bytes
-        )
+        socket = self._wire.dial(peer.address, self.keys, peer.public_key, limits=self._limits)
         self._dialled[peer.host] = (peer, socket)
 
     def _dials(self, other: str) -> bool:
@@ -125,9 +122,9 @@ class Links:
     def receive(self) -> Iterator[tuple[str, list[memoryview]]]:
         """Messages that have come, each with the host that sent it."""
         for host, (_, socket) in list(self._dialled.items()):
-            for frames in _arrived(socket):
+            for frames in self._arrived(socket):
                 yield self._count(host, frames)
-        for frames in _arrived(self._listener.socket):
+        for frames in self._arrived(self._listener.socket):
             key = self._listener.name_of(frames[-1])
             sender = self._by_key.get(key or "")
             if sender is None or key is None:
@@ -135,6 +132,13 @@ class Links:
                 continue
             self._routes[sender] = (key, frames[0].bytes)
             yield self._count(sender, frames[1:])
+
+    def _arrived(self, socket: Socket) -> Iterator[list[zmq.Frame]]:
+        for _ in range(MESSAGES_PER_TURN):
+            frames = self._wire.receive(socket)
+            if frames is None:
+                return
+            yield frames
 
     def _count(self, host: str, frames: list[zmq.Frame]) -> tuple[str, list[memoryview]]:
         views = [frame.buffer for frame in frames]
@@ -156,10 +160,3 @@ class Links:
 
 def _place(peer: Peer) -> tuple[int, str, str]:
     return peer.incarnation, peer.address, peer.public_key
-
-
-def _arrived(socket: Socket) -> Iterator[list[zmq.Frame]]:
-    for _ in range(MESSAGES_PER_TURN):
-        if not is_readable(socket):
-            return
-        yield socket.recv_multipart(zmq.NOBLOCK, copy=False)

@@ -14,13 +14,14 @@ import zmq
 
 from srl.errors import NetError
 from srl.net.door import Desk, Door
+from srl.net.inbox import Inbox, Socket
 from srl.net.keys import KeyPair
+from srl.net.limits import Limits
 
 LOOPBACK = "tcp://127.0.0.1:*"
 HIGH_WATER_MARK = 1000
 """Messages that may wait for one connection in each direction; then senders are told."""
-MAX_MESSAGE_BYTES = 64 << 20
-"""Of one frame, unless a caller knows better; anything larger ends the connection unread."""
+LIMITS = Limits()
 CURVE_OVERHEAD_BYTES = 1024
 HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0
@@ -28,15 +29,14 @@ SILENCE_SECONDS = 10.0
 HANDSHAKE_SECONDS = 5.0
 RECONNECT_SECONDS = (0.1, 1.0)
 
-Socket = zmq.Socket[bytes]
-
 
 class Listener:
     """A listening socket, the address it got, and its list of keys."""
 
-    def __init__(self, socket: Socket, desk: Desk) -> None:
+    def __init__(self, socket: Socket, desk: Desk, inbox: Inbox) -> None:
         self.socket = socket
         self._desk = desk
+        self._inbox = inbox
 
     @property
     def address(self) -> str:
@@ -47,6 +47,10 @@ class Listener:
     def refused(self) -> int:
         """Connections that were turned away."""
         return self._desk.refused
+
+    def receive(self) -> list[zmq.Frame] | None:
+        """The next message, after the route back to its sender; None if there is none now."""
+        return self._inbox.receive()
 
     def admit(self, keys: Mapping[str, str]) -> None:
         """Replaces the list: public keys, and the name that each one's messages bear.
@@ -70,7 +74,8 @@ class Wire:
     def __init__(self) -> None:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._door = Door(self._context)
-        self._sockets: list[Socket] = []
+        self._inboxes: dict[Socket, Inbox] = {}
+        self._cut_off = 0
         self._names = 0
 
     def listen(
@@ -80,7 +85,7 @@ class Wire:
         admitted: Mapping[str, str],
         *,
         name: str = "gate",
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        limits: Limits = LIMITS,
     ) -> Listener:
         """A ROUTER that lets in the holders of the `admitted` keys (public key to name).
 
@@ -89,10 +94,17 @@ class Wire:
         """
         self._names += 1
         desk = Desk(f"{name}#{self._names}", admitted)
-        socket = self._socket(zmq.ROUTER, keys, max_message_bytes)
+        socket = self._socket(zmq.ROUTER, keys, name, limits)
+        inbox = self._inboxes[socket]
         socket.curve_server = True
         socket.router_mandatory = True
         self._door.open(socket, desk)
+
+        def note(event: int, fd: int) -> None:
+            inbox.note(event, fd)
+            desk.note(event)
+
+        self._door.watch(socket, note)
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
@@ -101,7 +113,7 @@ class Wire:
                 f"({error.strerror}). Name an address that `ip address` shows, with a free port."
             ) from None
         desk.address = str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
-        return Listener(socket, desk)
+        return Listener(socket, desk, inbox)
 
     def dial(
         self,
@@ -109,12 +121,13 @@ class Wire:
         keys: KeyPair,
         server_key: str,
         *,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        limits: Limits = LIMITS,
     ) -> Socket:
         """A DEALER to the one who holds `server_key`; it connects, and connects again, by
         itself."""
-        socket = self._socket(zmq.DEALER, keys, max_message_bytes)
+        socket = self._socket(zmq.DEALER, keys, f"the line to {address}", limits)
         socket.curve_serverkey = server_key.encode()
+        self._door.watch(socket, self._inboxes[socket].note)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -124,21 +137,31 @@ class Wire:
             ) from None
         return socket
 
+    def receive(self, socket: Socket) -> list[zmq.Frame] | None:
+        """The next message of a socket, or None if there is none now."""
+        return self._inboxes[socket].receive()
+
+    @property
+    def cut_off(self) -> int:
+        """Connections that were ended because of what came through them."""
+        return self._cut_off + sum(inbox.cut_off for inbox in self._inboxes.values())
+
     def hang_up(self, socket: Socket) -> None:
         """Closes a socket; what it has not sent yet is dropped."""
+        self._cut_off += self._inboxes.pop(socket).cut_off
+        socket.disable_monitor()
         socket.close(linger=0)
-        self._sockets.remove(socket)
 
-    def _socket(self, kind: int, keys: KeyPair, max_message_bytes: int) -> Socket:
+    def _socket(self, kind: int, keys: KeyPair, name: str, limits: Limits) -> Socket:
         socket = self._context.socket(kind)
-        self._sockets.append(socket)
+        self._inboxes[socket] = Inbox(socket, name, limits)
         socket.curve_publickey = keys.public.encode()
         socket.curve_secretkey = keys.secret.encode()
         options: dict[int, Any] = {
             zmq.LINGER: 0,
             zmq.SNDHWM: HIGH_WATER_MARK,
             zmq.RCVHWM: HIGH_WATER_MARK,
-            zmq.MAXMSGSIZE: max_message_bytes + CURVE_OVERHEAD_BYTES,
+            zmq.MAXMSGSIZE: limits.frame_bytes + CURVE_OVERHEAD_BYTES,
             zmq.HANDSHAKE_IVL: int(HANDSHAKE_SECONDS * 1000),
             zmq.HEARTBEAT_IVL: int(HEARTBEAT_SECONDS * 1000),
             zmq.HEARTBEAT_TIMEOUT: int(SILENCE_SECONDS * 1000),
@@ -151,21 +174,10 @@ class Wire:
 
     def close(self) -> None:
         """Closes every socket; nothing lingers."""
-        for socket in list(self._sockets):
-            socket.disable_monitor()
+        for socket in list(self._inboxes):
             self.hang_up(socket)
         self._door.close()
         self._context.term()
-
-
-def is_readable(socket: Socket) -> bool:
-    """Whether there is a message to receive.
-
-    A socket's file descriptor (`socket.fd`, for waiting together with others) says only that
-    something changed; after every wait, send and receive this says what.
-    """
-    events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]
-    return bool(events & zmq.POLLIN)
 
 
 def reachable_as(address: str, host: str) -> str:

@@ -100,7 +100,7 @@ def control(tmp_path: Path, wire: Wire) -> tuple[Callable[..., Hosts], Callable[
 
     def head(wanted: tuple[str, ...] = ("a", "b"), silence: float = 30.0) -> Hosts:
         logs = tmp_path / "logs"
-        return Hosts(listener.socket, wanted=wanted, silence_seconds=silence, logs=logs)
+        return Hosts(listener, wanted=wanted, silence_seconds=silence, logs=logs)
 
     def agent(pair: KeyPair = keys.join) -> FakeAgent:
         return FakeAgent(wire, listener.address, pair, keys.head.public)

@@ -16,11 +16,14 @@ import zmq
 
 from srl.errors import NetError
 from srl.net import door
+from srl.net.inbox import Socket, is_readable
 from srl.net.keys import KeyPair, new_pair
-from srl.net.sockets import LOOPBACK, Listener, Socket, Wire, is_readable, reachable_as
+from srl.net.limits import Limits
+from srl.net.sockets import LOOPBACK, Listener, Wire, reachable_as
 
 WAIT_SECONDS = 10.0
 GREETING = b"\xff" + b"\0" * 7 + b"\x01\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
+LIMITS = Limits(frame_bytes=100_000, frames=50, message_bytes=400_000)
 HUGE_COMMAND = b"\x06" + (1 << 60).to_bytes(8, "big")
 
 
@@ -31,7 +34,7 @@ class Scene:
         self.wire, self.far = Wire(), Wire()
         self.server, self.client = new_pair(), new_pair()
         self.listener: Listener = self.wire.listen(
-            LOOPBACK, self.server, {self.client.public: "friend"}, max_message_bytes=100_000
+            LOOPBACK, self.server, {self.client.public: "friend"}, limits=LIMITS
         )
         self.friend = self.dial(self.client, self.server.public)
         self.port = int(self.listener.address.rpartition(":")[2])
