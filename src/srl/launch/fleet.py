@@ -7,12 +7,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from srl.arena.shm import GATE, RunFolder, ShmArena
+from srl.arena.shm import GATE, LockHeld, RunFolder, ShmArena
 from srl.errors import RunError
 from srl.launch.books import Books
 from srl.launch.control import Brief, Notice
@@ -21,7 +22,6 @@ from srl.launch.local import LocalPlace
 from srl.launch.placement import Placement
 from srl.launch.places import HOME, Exit, Place
 from srl.launch.planning import CONTROLLER
-from srl.launch.reclaiming import reclaim, reclaim_relayed
 from srl.launch.remote_place import RemotePlace
 from srl.launch.stay import SESSION_FILE
 from srl.launch.worker import checkpoint_path
@@ -79,6 +79,8 @@ class Fleet:
         self._plan: Plan | None = None
         self._keeper = GateKeeper(self.home.children, self.arena, HOME, 0)
         self._gate: GateUp | None = None
+        self._gate_ended = ""
+        """How the gate here ended, until it is replaced."""
         self._epoch = 0
         self._book: tuple[Peer, ...] = ()
         self.checkpoint = ""
@@ -257,9 +259,13 @@ class Fleet:
         found = []
         for ended in self.home.exits():
             if ended.process == GATE:
-                self._replace_gate(ended.how)
+                self._gate_ended = ended.how
             else:
                 found.append(ended)
+        if self._gate_ended:
+            with suppress(LockHeld):
+                self._replace_gate(self._gate_ended)
+                self._gate_ended = ""
         if self.head is not None:
             for place in self.head.hosts.places.values():
                 found += place.exits()
@@ -271,12 +277,8 @@ class Fleet:
         """Starts another gate here. What the dead one held for other hosts is taken back, and they
         join anew."""
         assert self.head is not None
-        assert self._plan is not None
+        self.home.take_back(process for process, host in self.where.items() if host != HOME)
         self._keeper.replace(how)
-        for process, host in self.where.items():
-            if host != HOME:
-                reclaim(self._plan, self.arena, process)
-        reclaim_relayed(self._plan, self.arena)
         self.head.hosts.give_up_all(f"the gate at home {how}")
 
     def _lose(self, place: RemotePlace) -> list[Exit]:

@@ -10,7 +10,7 @@ from srl.arena.shm import LockHeld, ShmArena, bump_placement, make_bell, remove_
 from srl.launch.children import Children, is_stopped
 from srl.launch.places import Exit
 from srl.launch.planning import Draft
-from srl.launch.reclaiming import reclaim
+from srl.launch.reclaiming import reclaim, reclaim_relayed
 from srl.launch.worker import LEAVE, Orders
 from srl.services.names import Names
 from srl.workers.wiring import Plan
@@ -103,17 +103,25 @@ class LocalPlace:
         told = []
         with suppress(LockHeld):
             while self._ended:
-                self._take_back(self._ended[0])
+                self._forget(self._ended[0])
                 told.append(self._ended.pop(0))
         return told
 
-    def _take_back(self, ended: Exit) -> None:
+    def _forget(self, ended: Exit) -> None:
         """Gives back what a dead process held; doing it twice does no harm."""
         if ended.code == 0 or self._plan is None or ended.process not in self._members:
             return
         reclaim(self._plan, self._impatient, ended.process)
         for member in self._members[ended.process]:
             self._names.remove(member.name)
+
+    def take_back(self, processes: Iterable[str]) -> None:
+        """Gives back what a dead gate held here for processes of other hosts; LockHeld if it is to
+        be tried again."""
+        assert self._plan is not None
+        for process in processes:
+            reclaim(self._plan, self._impatient, process)
+        reclaim_relayed(self._plan, self._impatient)
 
     def is_alive(self, process: str) -> bool:
         """Whether a process runs here."""
