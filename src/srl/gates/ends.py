@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from srl.arena.arena import Arena
 from srl.errors import SpecError
 from srl.gates.messages import Status
-from srl.gates.parameters import Receiving, Spreading, publisher
+from srl.gates.parameters import Receiving, Spreading
 from srl.gates.post import Post, one_of
 from srl.gates.samples import Borrowing
 from srl.services.parameters import ParameterWriter
@@ -105,12 +105,10 @@ class Ends:
                 readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
                 numbers = (memory.base_version, memory.num_lost, memory.next_ticket)
                 books[number] = tuple(int(array[0]) for array in numbers)
-        versions = {
-            number: self._receiving[number].version
-            for number, weights in enumerate(plan.weights)
-            if publisher(post, weights) == host
-        }
-        return Status(clients, writers, readers, books, versions)  # type: ignore[arg-type]
+        told = {n: part for n, part in enumerate(self._receiving) if host in part.told}
+        versions = {number: part.version for number, part in told.items()}
+        coming = {number: part.coming for number, part in told.items()}
+        return Status(clients, writers, readers, books, versions, coming)  # type: ignore[arg-type]
 
     def _writer(self, number: int, writer: int) -> int:
         state = int(self._samples[number].open_writers[writer])
@@ -137,7 +135,7 @@ class Ends:
             self._mirror_readers(host, number, states, message.books.get(number))
         for number, version in message.versions.items():
             trainers = one_of(plan.weights, number).trainers
-            self._spreading[number].has(host, version)
+            self._spreading[number].has(host, version, message.coming.get(number, 0))
             if version > self._receiving[number].version:
                 # From a publisher that is gone: the one here is to count on from there.
                 self._parameters[number].seen_elsewhere(version)

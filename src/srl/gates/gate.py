@@ -33,8 +33,9 @@ from srl.gates.messages import (
     Want,
     Weights,
 )
-from srl.gates.parameters import PART_BYTES, Receiving, Spreading, publisher
+from srl.gates.parameters import PART_BYTES, Receiving, Spreading
 from srl.gates.post import GatePlan, Part, Post, one_of
+from srl.gates.route import Route
 from srl.gates.samples import Borrowing, Lending
 from srl.net.framing import MAX_FRAMES, MAX_HEADER_BYTES, SHARED_FRAME_BYTES, Body
 from srl.net.limits import Limits
@@ -90,8 +91,9 @@ class Gate:
         self._clock = clock
         self._asking = [Asking(n, spec, arena, post) for n, spec in enumerate(plan.inference)]
         self._answering = [Answering(n, spec, arena, post) for n, spec in enumerate(plan.inference)]
-        self._spreading = [Spreading(n, one, arena, post) for n, one in enumerate(plan.weights)]
-        self._receiving = [Receiving(n, one, arena, post) for n, one in enumerate(plan.weights)]
+        self._routes = [Route(one, post) for one in plan.weights]
+        self._spreading = [Spreading(n, way, arena, post) for n, way in enumerate(self._routes)]
+        self._receiving = [Receiving(n, way, arena, post) for n, way in enumerate(self._routes)]
         readers = {one.spec.policy: ParameterReader(one.spec, arena) for one in plan.weights}
         self._borrowing = [
             Borrowing(n, stream.spec, arena, post) for n, stream in enumerate(plan.samples)
@@ -182,6 +184,8 @@ class Gate:
             != (peer.incarnation, peer.public_key)
         )
         self.post.update(peers, gone)
+        for route in self._routes:
+            route.follow()
         self._needed = self._who_is_needed(peers)
         self._links.update(peers, self._needed)
         for part in self._parts:
@@ -199,12 +203,8 @@ class Gate:
                 (peers.hosts_of(stream.spec.writers), peers.hosts_of(stream.spec.readers))
                 for stream in plan.samples
             ),
-            *(
-                (peers.hosts_of(one.spec.readers), (publisher(self.post, one),))
-                for one in plan.weights
-            ),
         ]
-        needed: set[str] = set()
+        needed = {host for route in self._routes for host in route.partners(peers.own)}
         for some, others in pairs:
             if peers.own in some:
                 needed.update(others)

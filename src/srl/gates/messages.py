@@ -44,6 +44,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True, tag="status"):
     """Of streams whose owner speaks: base version, items lost, next ticket."""
     versions: dict[Natural, int] = {}
     """The weights that the sender has, by policy."""
+    coming: dict[Natural, Natural] = {}
+    """Parts of newer ones that have come, by policy."""
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True, tag="request"):

@@ -49,6 +49,8 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     inference: tuple[InferenceSpec, ...] = ()
     samples: tuple[Samples, ...] = ()
     weights: tuple[Weights, ...] = ()
+    fan_out: int = 4
+    """Hosts that each host passes weights on to."""
 
 
 class LinksLike(Protocol):
