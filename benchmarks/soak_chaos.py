@@ -3,7 +3,9 @@ trainers, each a process of which one is killed (-9) or stopped (-STOP) every fe
 
 Each run has its own seed for what is done to whom. It must reach a return of 475, every fragment
 must be accounted for, no reader may see a version go backwards, and no process and no shared memory
-may be left. Leaves out: the death of the command itself, and several machines.
+may be left. The longest standstill is the time in which no newer weights were published, start-up
+included; mostly it is the time until a trainer is started again. Leaves out: the death of the
+command itself, and several machines.
 
     python benchmarks/soak_chaos.py [--runs 20] [--seed 1] [--seconds 2 5]
 """
@@ -38,6 +40,7 @@ class Outcome:
 
     seed: int
     seconds: float
+    standstill: float
     strikes: list[str]
     env_steps: int
     dropped: int
@@ -49,9 +52,9 @@ class Outcome:
         kills = sum("KILL" in strike for strike in self.strikes)
         trainers = sum("trainer" in strike for strike in self.strikes)
         return (
-            f"| {self.seed} | {self.seconds:.0f} | {kills} | {len(self.strikes) - kills} | "
-            f"{trainers} | {self.env_steps:,} | {self.dropped} | {self.lost_updates} | "
-            f"{'; '.join(self.problems) or 'none'} |"
+            f"| {self.seed} | {self.seconds:.0f} | {self.standstill:.0f} | {kills} | "
+            f"{len(self.strikes) - kills} | {trainers} | {self.env_steps:,} | {self.dropped} | "
+            f"{self.lost_updates} | {'; '.join(self.problems) or 'none'} |"
         )
 
 
@@ -75,15 +78,17 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
             if not ended or training.process.returncode:
                 log = (run_dir / "logs" / "controller.log").read_text()
                 print(training.printed, log, file=sys.stderr)
-                wrong = ["it did not end" if not ended else "it failed"]
-                return Outcome(seed, seconds, chaos.done, 0, 0, 0, wrong)
+                wrong = ["it failed" if ended else f"it did not end, at version {seen[-1:]}"]
+                return Outcome(seed, seconds, versions.standstill, chaos.done, 0, 0, 0, wrong)
             wrong = problems(training, chaos, seen, Path(shm))
             summary = read_summary(run_dir)
             kept = books(summary)
             dropped = sum(int(n) for name, n in kept.items() if name.startswith("dropped."))
             lost = int(summary["metrics"]["updates.default.lost"])
             steps = summary["env_steps"]
-            return Outcome(seed, seconds, chaos.done, steps, dropped, lost, wrong)
+            return Outcome(
+                seed, seconds, versions.standstill, chaos.done, steps, dropped, lost, wrong
+            )
         finally:
             training.kill()
 
@@ -105,9 +110,9 @@ def main() -> None:
         f"{len(outcomes)} runs, {sum(len(o.strikes) for o in outcomes)} strikes, "
         f"{len(failed)} runs with a problem.",
         "",
-        "| seed | seconds | killed | stopped | of them trainers | env steps | fragments dropped | "
-        "updates lost | problems |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| seed | seconds | longest standstill | killed | stopped | of them trainers | env steps | "
+        "fragments dropped | updates lost | problems |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),
     ]
     print(write_result("soak_chaos", __doc__, lines), file=sys.stderr)

@@ -32,13 +32,17 @@ class Versions:
         self.shm = shm
         self.seen: list[int] = []
         """Each change of it."""
+        self.standstill = 0.0
+        """The longest time, in seconds, in which it did not change."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         numbers = None
+        changed = time.monotonic()
         while not self._over.wait(0.001):
+            self.standstill = max(self.standstill, time.monotonic() - changed)
             if numbers is None:
                 for path in self.shm.glob("srl-*/parameters+default.region"):
                     with suppress(OSError, ValueError):
@@ -48,6 +52,7 @@ class Versions:
             version = int(numbers[2 + done % 2]) - 1
             if numbers[0] <= done + 1 and (not self.seen or version != self.seen[-1]):
                 self.seen.append(version)
+                changed = time.monotonic()
 
     def stop(self) -> list[int]:
         """Everything that was seen, in order."""
