@@ -1,4 +1,4 @@
-"""The three layouts give the same learning: CartPole is solved in each of them.
+"""The layouts give the same learning: CartPole is solved in each of them.
 
 The full statement, five seeds and the steps that each needs, is `benchmarks/bench_learning.py`.
 """
@@ -17,7 +17,7 @@ MOST_STEPS = 160_000
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("layout", ["serial", "inline", "shared"])
+@pytest.mark.parametrize("layout", ["serial", "inline", "shared", "remote"])
 def test_cartpole_is_solved(train: Callable[..., srl.Run], layout: str, seed: int) -> None:
     run = train("cartpole", layout=layout, seed=seed, until="return>=475")
 
