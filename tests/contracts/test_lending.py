@@ -46,7 +46,8 @@ def test_a_borrower_that_becomes_the_owner_numbers_what_is_being_written_anew(
         item.release()
     source.acknowledge(4)
     books = ledger(spec, shm.open("controller"))
-    assert (books.consumed, books.in_flight, sum(books.dropped.values())) == (4, 0, 0)
+    assert (books.produced, books.consumed, books.in_flight) == (5, 4, 0)
+    assert books.dropped["host lost"] == sum(books.dropped.values()) == 1
     bell.close()
 
 

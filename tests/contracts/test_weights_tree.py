@@ -12,8 +12,10 @@ from hosts import Side
 
 from srl.arena.shm import RunFolder
 from srl.data.records import Snapshot
-from srl.gates.parameters import SILENT_SECONDS, STUCK_SECONDS
+from srl.gates.messages import Weights as WeightsPart
+from srl.gates.parameters import PART_BYTES, QUIET_SECONDS, SILENT_SECONDS, STUCK_SECONDS
 from srl.gates.post import GatePlan, Weights
+from srl.net.framing import Body
 from srl.net.links import Links
 from srl.net.peers import Peers
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
@@ -22,6 +24,8 @@ HOSTS = tuple(f"h{number}" for number in range(8))
 SIZE = 300_000
 """Numbers; five parts."""
 DEADLINE_SECONDS = 20.0
+SLACK_SECONDS = 5.0
+"""Until everyone has spoken again, and for a machine that has much else to do."""
 
 
 class Mute(Links):
@@ -139,10 +143,13 @@ def test_hosts_below_one_that_dies_get_theirs_before_and_after_the_book_says_so(
     before, begun = run.sent_by("home"), run.clock()
 
     run.publish(2)
-    run.until(lambda: run.all_have(2) and run.sent_by("home") == before + 3, jump=0.05)
-
-    assert run.clock() - begun < SILENT_SECONDS + 2.0, "to h1, and to h2 and h3 in h0's place"
-    assert run.sent_by("h2") == 4, "h2 still passes them on to h6 and h7"
+    # Home sends to h1, and to h2 and h3 in h0's place; h2 still passes on to h6 and h7.
+    sent = [("home", before + 3), ("h1", 4), ("h2", 4), ("h3", 0)]
+    run.until(
+        lambda: run.all_have(2) and all(run.sent_by(name) == count for name, count in sent),
+        jump=0.05,
+    )
+    assert run.clock() - begun < SILENT_SECONDS + SLACK_SECONDS
     run.tell("h0")
     before = run.sent_by("home")
     run.publish(3)
@@ -163,7 +170,7 @@ def test_a_host_that_passes_nothing_on_starves_nobody_for_long(run: Run) -> None
     run.publish(2)
     run.until(lambda: run.all_have(2), jump=0.05)
 
-    assert run.clock() - begun < STUCK_SECONDS + 3.0
+    assert run.clock() - begun < STUCK_SECONDS + SLACK_SECONDS
     assert run.sent_by("home") <= 2 + 2 + 2, "only those right below it get theirs from home"
 
 
@@ -174,11 +181,9 @@ def test_who_joins_late_has_the_newest_at_once(run: Run) -> None:
     run.until(lambda: all(v == 7 for name, v in run.versions().items() if name not in late))
     assert [run.versions()[name] for name in late] == [-1, -1]
 
-    begun = run.clock()
     run.tell()
     run.until(lambda: run.all_have(7) and run.settled())
 
-    assert run.clock() - begun < SILENT_SECONDS
     assert run.sent_by("home") == 2, "others passed them on"
 
 
@@ -194,3 +199,28 @@ def test_a_host_whose_gate_is_not_up_is_nobodys_way(run: Run) -> None:
     run.publish(1)
     run.until(lambda: run.all_have(1) and run.settled())
     assert run.sent_by("home") == 2
+
+
+def test_parts_of_one_version_come_from_one_host(run: Run) -> None:
+    """Two send the same version: one is waited for, the other one when that falls silent."""
+    run.tell()
+    run.publish(1)
+    run.until(lambda: run.all_have(1) and run.settled())
+    receiving = run.sides["h2"].gate._receiving[0]
+    size = 4 * SIZE
+    parts = [min(PART_BYTES, size - start) for start in range(0, size, PART_BYTES)]
+
+    def come(host: str, part: int, fill: int) -> None:
+        body = Body([memoryview(bytes([fill]) * parts[part])], [0])
+        receiving.weights(host, WeightsPart(0, 2, part), body)
+
+    come("h0", 0, 1)
+    for part in range(len(parts)):
+        come("home", part, 2)
+    assert receiving.version == 1, "all of it has come from home, but h0 is at it"
+    run.offset += QUIET_SECONDS + 0.1
+    for part in range(len(parts)):
+        come("home", part, 2)
+    assert receiving.version == 2
+    weights = run.readers["h2"].snapshot().weights["w"]
+    assert (weights.view(np.uint8) == 2).all(), "nothing of h0's is among it"

@@ -37,7 +37,6 @@ SILENT_SECONDS = 3.0
 STUCK_SECONDS = 5.0
 """A host to which nothing has come for so long, though the one above it has newer weights, gets
 nothing from that one."""
-
 QUIET_SECONDS = 2.0
 """A host that has sent part of a version, and for so long nothing more, is not waited for."""
 
