@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
+from results import write_result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "net"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 
 def main() -> None:
@@ -33,15 +33,20 @@ def main() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         fuzz()
         grown.append((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
-    print(
-        json.dumps(
-            {
-                "inputs": 2 * (args.inputs // 2),
-                "seconds": round(time.monotonic() - start, 1),
-                "grown_mb": [round(mb, 1) for mb in grown],
-            }
-        )
-    )
+    found = {
+        "inputs": 2 * (args.inputs // 2),
+        "seconds": round(time.monotonic() - start, 1),
+        "grown_mb": [round(mb, 1) for mb in grown],
+    }
+    anything, changed = found["grown_mb"]
+    lines = [
+        f"{found['inputs']:,} inputs in {found['seconds']:.0f} s: no crash, no hang.",
+        "",
+        f"Memory grew by {anything} MB over the first half and {changed} MB over the second, most of "
+        "it what Hypothesis keeps of its inputs.",
+    ]
+    print(write_result("soak_fuzz", __doc__, lines), file=sys.stderr)
+    print(json.dumps(found))
     # Hypothesis keeps what it has tried; the decoder keeps nothing.
     if max(grown) > 400:
         raise SystemExit("the decoder's memory grows with what it is given")

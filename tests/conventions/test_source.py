@@ -12,7 +12,7 @@ MAX_FILE_LINES = 420
 MAX_FUNCTION_LINES = 60
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|common|legacy|misc|helpers?)(_|$)|_v2$|_old$|_new$")
 MACHINE_PATHS = re.compile(r"/(home|Users|root)/[A-Za-z]|/wor[k]/|[A-Z]:\\\\Users")
-TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".sh", ".svg", ".json", ""}
+TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".sh", ".svg", ".json", ".jsonl", ""}
 
 
 def test_every_module_has_a_docstring() -> None:
