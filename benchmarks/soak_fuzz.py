@@ -42,8 +42,8 @@ def main() -> None:
     lines = [
         f"{found['inputs']:,} inputs in {found['seconds']:.0f} s: no crash, no hang.",
         "",
-        f"Memory grew by {anything} MB over the first half and {changed} MB over the second, most of "
-        "it what Hypothesis keeps of its inputs.",
+        f"Memory grew by {anything} MB over the first half and {changed} MB over the second, most "
+        "of it what Hypothesis keeps of its inputs.",
     ]
     print(write_result("soak_fuzz", __doc__, lines), file=sys.stderr)
     print(json.dumps(found))
