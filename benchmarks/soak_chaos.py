@@ -76,8 +76,9 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
             seconds = time.monotonic() - begun
             seen = versions.stop()
             if not ended or training.process.returncode:
-                log = (run_dir / "logs" / "controller.log").read_text()
-                print(training.printed, log, file=sys.stderr)
+                print(training.printed, file=sys.stderr)
+                for log in (run_dir / "logs").glob("controller.log"):
+                    print(log.read_text(), file=sys.stderr)
                 wrong = ["it failed" if ended else f"it did not end, at version {seen[-1:]}"]
                 return Outcome(seed, seconds, versions.standstill, chaos.done, 0, 0, 0, wrong)
             wrong = problems(training, chaos, seen, Path(shm))

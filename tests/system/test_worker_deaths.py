@@ -36,6 +36,16 @@ def replaced(training: Training, name: str, pid: int) -> bool:
     return worker is not None and worker.pid != pid
 
 
+def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start: Start) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    planner = wait_for(lambda: training.workers().get("trainer-0"), 30.0, "a trainer")
+    planner.kill()
+    training.wait_for_updates(2)
+    assert training.workers()["trainer-0"].pid != planner.pid
+    assert training.stop(signal.SIGINT) == 130
+    assert_books_add_up(training.run_dir)
+
+
 def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:
     training = start(
         "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,

@@ -154,8 +154,9 @@ class _Launch:
     ) -> tuple[Plan, dict[str, Policy]]:
         """The plan, and the policies if they were made here.
 
-        With a `planner`, that process makes the plan: it has to import torch in any case. Policies
-        that nobody trains are published from here, and have to be made here.
+        With a `planner`, that process makes the plan: it has to import torch in any case. If it
+        does not live to, or where nobody trains a policy, which is then published from here, the
+        plan is made here.
         """
         spec = probe(self.experiment.env)
         versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
@@ -165,8 +166,9 @@ class _Launch:
             if policy.source
         }
         policies: dict[str, Policy] = {}
+        planned = None
         if processes is not None and planner:
-            plan, algorithm, network = processes.plan(
+            planned = processes.plan(
                 planner,
                 Draft(
                     experiment=to_plain(self.experiment),
@@ -177,6 +179,8 @@ class _Launch:
                     folder=str(processes.fleet.folder.path),
                 ),
             )
+        if planned is not None:
+            plan, algorithm, network = planned
         else:
             plan, policies = make_plan(
                 self.experiment, spec, self.device, base_versions=versions, weights=weights

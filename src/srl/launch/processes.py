@@ -27,6 +27,8 @@ from srl.services.metrics_client import MetricsServer
 from srl.streams import inference, sample
 from srl.workers.wiring import Plan
 
+PLAN_SECONDS = 60.0
+"""How long a plan is waited for; a process that was stopped says nothing."""
 TURN_SECONDS = 0.05
 STOP_SECONDS = 2.5
 """How long trainers may take to write the last checkpoint."""
@@ -43,28 +45,30 @@ class ProcessRun:
         self._run_dir = run_dir
         self._signals = signals
 
-    def plan(self, process: str, draft: Draft) -> tuple[Plan, dict[str, Any], dict[str, Any]]:
-        """The plan as a process makes it, and the algorithm's and the network's settings."""
+    def plan(
+        self, process: str, draft: Draft
+    ) -> tuple[Plan, dict[str, Any], dict[str, Any]] | None:
+        """The plan as a process makes it, and the algorithm's and the network's settings; None if
+        it was killed or stopped meanwhile. What becomes of it then is seen to once the run has
+        begun."""
         folder = self.fleet.folder.path
         bell = Bell(folder, CONTROLLER)
         try:
             self.fleet.home.draft(process, draft)
+            end = time.monotonic() + PLAN_SECONDS
             while (answer := read_answer(folder)) is None:
                 if not self.fleet.is_alive(process):
-                    raise self._ended_early(process)
+                    failure = last_words(folder, process)
+                    if failure is not None:
+                        raise failed(failure, self._run_dir, process)
+                    return None
+                if time.monotonic() > end:
+                    return None
                 self.fleet.hear()
                 bell.wait(0.1)
         finally:
             bell.close()
         return answer.plan, answer.algorithm, answer.network
-
-    def _ended_early(self, process: str) -> WorkerError:
-        failure = last_words(self.fleet.folder.path, process)
-        if failure is not None:
-            return failed(failure, self._run_dir, process)
-        code = next((e.code for e in self.fleet.exits() if e.process == process), 0)
-        how = f"ended while it started (exit code {code})"
-        return WorkerError(f"{process} {how}.{log_tail(self._run_dir, process)}")
 
     def attach(self, controller: Controller, checkpoint: Checkpoint | None) -> None:
         """Makes the streams of the controller's plan."""
