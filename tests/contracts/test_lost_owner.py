@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import numpy as np
@@ -13,7 +14,8 @@ from srl.data.records import Snapshot
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.sample import SampleSource
-from srl.streams.sample_books import ledger, settled, together
+from srl.streams.sample_books import ledger, settled, tell_upstream, together
+from srl.streams.sample_memory import SampleMemory
 
 WAIT_SECONDS = 20.0
 WEIGHTS = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")}, readers=("w0",))
@@ -131,3 +133,35 @@ def test_a_new_publisher_hears_which_versions_are_out_there() -> None:
         assert far.version == 8
         bell.close()
         trainer.close()
+
+
+def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> None:
+    """Fragments that were lost with it are replaced; those who wait for newer weights must not wait
+    for versions that will never come of what is lost."""
+    up = sample_spec(name="up", writers=("w0",), readers=("mid",), slots=4, max_policy_age=0)
+    down = sample_spec(name="down", writers=("mid",), readers=("r0",), slots=4)
+    plan = GatePlan(
+        samples=(Samples(spec=up, policy="p"), Samples(spec=down, policy="p")),
+        weights=(Weights(spec=WEIGHTS, trainers=("r0",)),),
+    )
+    with closing(Hosts(plan, home=("mid",), gpu=("r0",), far=("w0",))) as hosts:
+        memory = SampleMemory(up, hosts["home"].arena)
+        gpu, bell = SampleSource(down, hosts["gpu"].arena, 0), Bell(hosts["home"].folder, "mid")
+        while not gpu.here:
+            bell.wait(0.02)
+        memory.next_ticket[0] = memory.open_from[0] = 12
+
+        tell_upstream(down, [up], hosts["gpu"].arena, version=9)
+
+        deadline = time.monotonic() + WAIT_SECONDS
+        while memory.base_version[0] != 9:
+            assert time.monotonic() < deadline, "never heard"
+            bell.wait(0.02)
+        assert memory.num_lost[0] == 12
+        # Said once a second, done once.
+        memory.num_lost[0] = 13
+        received = hosts["home"].counters()["received_messages"]
+        while hosts["home"].counters()["received_messages"] < received + 3:
+            bell.wait(0.05)
+        assert memory.num_lost[0] == 13
+        bell.close()

@@ -13,6 +13,7 @@ from srl.gates.post import Post, one_of
 from srl.gates.samples import Borrowing
 from srl.services.parameters import ParameterWriter
 from srl.streams.inference import InferenceMemory
+from srl.streams.sample_books import count_anew
 from srl.streams.sample_memory import SampleMemory
 
 STATUS_SECONDS = 1.0
@@ -40,6 +41,8 @@ class Ends:
         self._spreading = spreading
         self._receiving = receiving
         self._sent: dict[str, tuple[Status, float]] = {}
+        self._asked: dict[tuple[str, int], int] = {}
+        """How often trainers of each host have asked to count a stream anew, as far as was done."""
         self._seen = b""
         self._next = 0.0
         self.busy = False
@@ -49,6 +52,7 @@ class Ends:
         self._seen, self._next = b"", 0.0
         for host in gone:
             self._sent.pop(host, None)
+        self._asked = {key: asked for key, asked in self._asked.items() if key[0] not in gone}
         for memory, stream in zip(self._samples, self._post.plan.samples, strict=True):
             if memory.granted[0]:
                 continue
@@ -80,7 +84,7 @@ class Ends:
         found += [memory.open_clients.tobytes() for memory in self._inference]
         for memory in self._samples:
             states = memory.open_writers.tobytes()
-            numbers = (memory.open_readers, memory.base_version, memory.num_lost)
+            numbers = (memory.open_readers, memory.base_version, memory.num_lost, memory.anew)
             found += [states, *(array.tobytes() for array in numbers)]
             if LEFT in states:
                 # A writer that has left is said to have once all of its fragments have arrived.
@@ -96,11 +100,13 @@ class Ends:
             for number, spec in enumerate(plan.inference)
             if host in post.hosts(spec.servers)
         }
-        writers, readers, books = {}, {}, {}
+        writers, readers, books, anew = {}, {}, {}, {}
         for number, (memory, stream) in enumerate(zip(self._samples, plan.samples, strict=True)):
             spec = stream.spec
             if post.peers.hosts_of(spec.readers)[:1] == (host,):
                 writers[number] = {i: self._writer(number, i) for i in here(spec.writers)}
+                if memory.anew[0]:
+                    anew[number] = tuple(int(cell) for cell in memory.anew)
             if host in post.hosts(spec.writers) and here(spec.readers):
                 readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
                 numbers = (memory.base_version, memory.num_lost, memory.next_ticket)
@@ -108,7 +114,9 @@ class Ends:
         told = {n: part for n, part in enumerate(self._receiving) if host in part.told}
         versions = {number: part.version for number, part in told.items()}
         coming = {number: part.coming for number, part in told.items()}
-        return Status(clients, writers, readers, books, versions, coming)  # type: ignore[arg-type]
+        return Status(
+            clients, writers, readers, books, versions, coming, anew,  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def _writer(self, number: int, writer: int) -> int:
         state = int(self._samples[number].open_writers[writer])
@@ -133,6 +141,8 @@ class Ends:
             self._mirror_writers(host, number, states)
         for number, states in message.readers.items():
             self._mirror_readers(host, number, states, message.books.get(number))
+        for number, asked in message.anew.items():
+            self._count_anew(host, number, *asked)
         for number, version in message.versions.items():
             trainers = one_of(plan.weights, number).trainers
             self._spreading[number].has(host, version, message.coming.get(number, 0))
@@ -168,6 +178,16 @@ class Ends:
             memory.base_version[0], memory.num_lost[0], memory.next_ticket[0] = books
         if (memory.open_readers.tobytes(), memory.num_lost.tobytes()) != before:
             self._arena.ring(*spec.writers)
+
+    def _count_anew(self, host: str, number: int, times: int, version: int, under_way: int) -> None:
+        spec = one_of(self._post.plan.samples, number).spec
+        memory = self._samples[number]
+        if memory.granted[0] or self._asked.get((host, number), 0) >= times:
+            return
+        self._asked[host, number] = times
+        # A new owner hears of what is long done.
+        if version >= memory.base_version[0]:
+            count_anew(spec, self._arena, version, under_way)
 
     def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
         for index in states:

@@ -96,7 +96,8 @@ class Gate:
         self._receiving = [Receiving(n, way, arena, post) for n, way in enumerate(self._routes)]
         readers = {one.spec.policy: ParameterReader(one.spec, arena) for one in plan.weights}
         self._borrowing = [
-            Borrowing(n, stream.spec, arena, post) for n, stream in enumerate(plan.samples)
+            Borrowing(n, stream.spec, arena, post, readers.get(stream.policy))
+            for n, stream in enumerate(plan.samples)
         ]
         self._lending = [
             Lending(n, stream.spec, arena, post, readers.get(stream.policy))
@@ -202,6 +203,12 @@ class Gate:
             *(
                 (peers.hosts_of(stream.spec.writers), peers.hosts_of(stream.spec.readers))
                 for stream in plan.samples
+            ),
+            *(
+                (peers.hosts_of(one.trainers), peers.hosts_of(stream.spec.readers))
+                for one in plan.weights
+                for stream in plan.samples
+                if stream.policy == one.spec.policy
             ),
         ]
         needed = {host for route in self._routes for host in route.partners(peers.own)}

@@ -46,6 +46,9 @@ class Status(msgspec.Struct, array_like=True, frozen=True, tag="status"):
     """The weights that the sender has, by policy."""
     coming: dict[Natural, Natural] = {}
     """Parts of newer ones that have come, by policy."""
+    anew: dict[Natural, tuple[Natural, Natural, Natural]] = {}
+    """Of streams whose owner listens, what a trainer at the sender's asks: how often it has, the
+    version to count on from, and fragments that are under way to it."""
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True, tag="request"):

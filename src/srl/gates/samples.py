@@ -46,11 +46,19 @@ class _Loan:
 class Borrowing:
     """The writers' side of one stream, on a host without its readers."""
 
-    def __init__(self, number: int, spec: SampleSpec, arena: Arena, post: Post) -> None:
+    def __init__(
+        self,
+        number: int,
+        spec: SampleSpec,
+        arena: Arena,
+        post: Post,
+        versions: ParameterReader | None,
+    ) -> None:
         self._number = number
         self._spec = spec
         self._post = post
         self._end = Borrower(spec, arena)
+        self._versions = versions
         self._owner = ""
         self._loans: dict[int, _Loan] = {}
         """By lease."""
@@ -83,7 +91,7 @@ class Borrowing:
         if owner and owner != self._post.own:
             self._end.begin()
         elif owner:
-            self._end.take_over()
+            self._end.take_over(0 if self._versions is None else self._versions.version)
 
     def turn(self, now: float) -> None:
         """Asks for those who wait, and sends what they have committed or left."""

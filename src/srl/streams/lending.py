@@ -121,10 +121,11 @@ class Borrower(_End):
         memory.dropped[WRITER_DIED] += int((status == LOST).sum())
         memory.status[indices] = FREE
 
-    def take_over(self) -> None:
+    def take_over(self, newest_version: int) -> None:
         """Makes this host the owner: the last one is gone, and its numbers with it.
 
-        What is being written here is numbered anew; everything else of the old owner is forgotten.
+        What is being written here is numbered anew, and for newer weights than `newest_version`;
+        everything else of the old owner is forgotten.
         """
         memory = self.memory
         if not memory.granted[0]:
@@ -135,6 +136,7 @@ class Borrower(_End):
             memory.ticket[writing] = np.arange(writing.size)
             memory.next_ticket[0] = writing.size
             memory.num_returned[0] = memory.num_lost[0] = 0
+            memory.base_version[0] = max(int(memory.base_version[0]), newest_version)
             memory.granted[0] = 0
         self._arena.ring(*self.spec.writers, *self.spec.readers)
 

@@ -65,17 +65,29 @@ def tell_upstream(spec: SampleSpec, upstream: list[SampleSpec], arena: Arena, ve
 
     Fragments of this stream were lost, and which ones those that come will replace cannot be said
     up there. What is still under way here is consumed first, so the bound on policy age is too wide
-    by that much afterwards; it is never so narrow that a batch could not be filled.
+    by that much afterwards; it is never so narrow that a batch could not be filled. Where another
+    host owns such a stream, it is asked to.
     """
     under_way = int((SampleMemory(spec, arena).status == WRITING).sum())
     for other in upstream:
         above = SampleMemory(other, arena)
-        with arena.lock(f"sample/{other.name}"):
-            ordered = sample_order.is_ordered(other)
-            next_out = above.open_from.max() if ordered else above.next_ticket[0]
-            above.num_lost[0] = int(next_out) + under_way
-            above.base_version[0] = version
-        arena.ring(*other.writers)
+        if above.granted[0]:
+            above.anew[1:] = version, under_way
+            above.anew[0] += 1
+            arena.ring(*other.readers)
+        else:
+            count_anew(other, arena, version, under_way)
+
+
+def count_anew(spec: SampleSpec, arena: Arena, version: int, under_way: int) -> None:
+    """Lets a stream count on from here: what leaves it after `under_way` more is for `version`."""
+    memory = SampleMemory(spec, arena)
+    with arena.lock(f"sample/{spec.name}"):
+        ordered = sample_order.is_ordered(spec)
+        next_out = memory.open_from.max() if ordered else memory.next_ticket[0]
+        memory.num_lost[0] = int(next_out) + under_way
+        memory.base_version[0] = version
+    arena.ring(*spec.writers)
 
 
 class Ledger(msgspec.Struct, frozen=True):

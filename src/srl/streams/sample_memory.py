@@ -49,6 +49,7 @@ class SampleMemory:
             "waiting_writers": Shape((len(spec.writers),), "uint8"),
             "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
             "granted": Shape((1,), "uint8"),
+            "anew": Shape((3,), "int64"),
         }
         header = layout_bytes(shapes)
         size = -(-spec.trajectory.nbytes // 4096) * 4096
@@ -95,3 +96,6 @@ class SampleMemory:
     waiting_readers: np.ndarray
     granted: np.ndarray
     """1: the readers are on another host, which grants the slots here."""
+    anew: np.ndarray
+    """What a trainer here asks of that host: how often it has asked, and with what `count_anew` is
+    to be done."""
