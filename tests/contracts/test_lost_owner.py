@@ -149,6 +149,10 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         gpu, bell = SampleSource(down, hosts["gpu"].arena, 0), Bell(hosts["home"].folder, "mid")
         while not gpu.here:
             bell.wait(0.02)
+        # No weights come to the owner; it lends all the same, and writers wait for theirs.
+        writer = hosts["far"].puppet("w0")
+        writer("open_sink", spec=plain(up), writer=0)
+        writer("claim_soon")
         memory.next_ticket[0] = memory.open_from[0] = 12
 
         tell_upstream(down, [up], hosts["gpu"].arena, version=9)

@@ -198,6 +198,9 @@ class Lending:
         self._post = post
         self._end = Lender(spec, arena)
         self._versions = versions if spec.max_policy_age is not None else None
+        self._is_informed = False
+        """Whether weights come to this host, which then lends a slot when its writer may begin.
+        Elsewhere the writer waits with the slot in hand."""
         # Above all numbers of this gate's predecessors, should there have been any.
         self._lease = time.time_ns()
         self._loans: dict[int, _Loan] = {}
@@ -211,6 +214,11 @@ class Lending:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Takes back what was lent to hosts that are gone."""
+        self._is_informed = self._versions is not None and any(
+            self._post.at_home((*one.spec.readers, *one.trainers))
+            for one in self._post.plan.weights
+            if one.spec.policy == self._versions.spec.policy
+        )
         lost = {lease: loan for lease, loan in self._loans.items() if loan.host in gone}
         for lease in lost:
             del self._loans[lease]
@@ -231,6 +239,12 @@ class Lending:
         if slots:
             self._end.take_back(slots, lost=True)
 
+    def _newest(self) -> int | None:
+        """The newest weights here, if their age counts and they do come here."""
+        if self._versions is None or not self._is_informed:
+            return None
+        return self._versions.version
+
     def _is_owner(self) -> bool:
         return self._post.peers.hosts_of(self._spec.readers)[:1] == (self._post.own,)
 
@@ -238,8 +252,7 @@ class Lending:
         """Grants slots to those who wait, and says it again to those who may not have heard."""
         while self._waiting:
             host, writer = next(iter(self._waiting))
-            newest = 0 if self._versions is None else self._versions.version
-            lent = self._end.lend(writer, newest)
+            lent = self._end.lend(writer, self._newest())
             if lent is None:
                 break
             del self._waiting[host, writer]

@@ -9,6 +9,7 @@ them; how they are carried is his affair.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -66,10 +67,12 @@ class _End:
 class Lender(_End):
     """The owner's end."""
 
-    def lend(self, writer: int, newest_version: int) -> tuple[int, int] | None:
-        """A slot and its ticket for a writer elsewhere, or None if it has to wait."""
+    def lend(self, writer: int, newest_version: int | None) -> tuple[int, int] | None:
+        """A slot and its ticket for a writer elsewhere, or None if it has to wait: for a slot, or
+        for newer weights than `newest_version` (None: which are the newest is not known here)."""
+        newest = sys.maxsize if newest_version is None else newest_version
         with self._arena.lock(self._lock_name):
-            index = sample_claims.claim_free(self.memory, self.spec, writer, newest_version)
+            index = sample_claims.claim_free(self.memory, self.spec, writer, newest)
             if isinstance(index, str):
                 return None
             return index, int(self.memory.ticket[index])
