@@ -27,8 +27,9 @@ def test_a_borrower_that_becomes_the_owner_numbers_what_is_being_written_anew(
     write(committed, 58.0)
     bell.clear()
 
-    borrower.take_over()
+    borrower.take_over(newest_version=5)
 
+    assert borrower.memory.base_version[0] == 5, "what comes next is for newer weights than these"
     assert bell.wait(0.0), "who waited for the old owner looks anew"
     source = SampleSource(spec, shm.open("r0"), 0)
     assert source.take() is None, "what was for the old owner is gone with its numbers"
@@ -60,7 +61,7 @@ def test_an_owner_takes_nothing_over_from_itself(shm: ShmCarrier) -> None:
         assert slot is not None
         write(slot, tag)
 
-    Borrower(spec, shm.open("gate")).take_over()
+    Borrower(spec, shm.open("gate")).take_over(newest_version=5)
 
     items = [source.take(), source.take()]
     assert [tag_of(item.trajectory) for item in items if item is not None] == [1.0, 2.0]
