@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from harness import SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.errors import CheckpointError
@@ -27,7 +28,7 @@ def books(run_dir: Path, stream: str) -> dict[str, float]:
     return {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
 
 
-def assert_books_add_up(run_dir: Path) -> None:
+def assert_each_adds_up(run_dir: Path) -> None:
     """Every fragment that was written was used, is on its way, or is missing with a reason."""
     for stream in STREAMS:
         found = books(run_dir, stream)
@@ -35,23 +36,28 @@ def assert_books_add_up(run_dir: Path) -> None:
         assert found["produced"] == (
             found["consumed"] + found["dropped.reader died"] + found["in_flight"]
         ), stream
+
+
+def assert_books_add_up(run_dir: Path) -> None:
+    """The same, from one stream to the other."""
+    assert_each_adds_up(run_dir)
     first, second = (books(run_dir, stream) for stream in STREAMS)
     # What the relabeller read it wrote; if it was killed between the two, the item was dropped.
     assert first["consumed"] <= second["produced"]
     assert second["produced"] <= first["consumed"] + first["dropped.reader died"]
 
 
-def kill(training: Training) -> None:
-    """Kills the relabeller and waits for another one."""
-    pid = training.workers()["curiosity-0"].pid
+def kill(training: Training, name: str = "curiosity-0") -> None:
+    """Kills a worker and waits for another one."""
+    pid = training.workers()[name].pid
     os.kill(pid, signal.SIGKILL)
 
     def replaced() -> bool:
         training.check_running()
-        worker = training.workers().get("curiosity-0")
+        worker = training.workers().get(name)
         return worker is not None and worker.pid != pid
 
-    wait_for(replaced, 30.0, "a new curiosity-0")
+    wait_for(replaced, 30.0, f"a new {name}")
 
 
 def learned(training: Training) -> tuple[int, int]:
@@ -105,3 +111,20 @@ def test_a_relabeller_that_is_killed_too_often_ends_the_run(start: Start) -> Non
     assert read_summary(training.run_dir)["status"] == "failed"
     assert_books_add_up(training.run_dir)
     assert training.survivors() == []
+
+
+@pytest.mark.machines
+def test_a_relabeller_on_another_host_than_the_trainer_goes_on_when_that_one_is_killed(
+    start: Start,
+) -> None:
+    """Weights do not come to the relabeller's host, which hands out what actors write into; and
+    what the trainer lost is to be made good there."""
+    training = start(
+        f"{EXAMPLE}:experiment", *SMALL, "--layout", "remote", "--steps", "1e9",
+        "--set", "hosts={mid: [curiosity]}",
+    )  # fmt: skip
+    training.wait_for_updates(3)
+    kill(training, "trainer-0")
+    training.wait_for_updates(8)
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    assert_each_adds_up(training.run_dir)
