@@ -26,7 +26,8 @@ class SampleConfig:
     """The sample streams."""
 
     slots: int = 0
-    """Fragments that a sample stream holds; 0 is twice what the groups write at once."""
+    """Fragments that a sample stream holds, all trainers' together; 0 is twice what the groups
+    write at once."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
@@ -188,14 +189,18 @@ class StreamNode:
     """A sample stream of one policy's fragments."""
 
     policy: str
-    delivery: Literal["any", "all", "key", "turn"] = "any"
+    delivery: Literal["any", "all", "key"] = "any"
     bounds_age: bool = True
     """Whether writers wait for newer weights; only where data begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """The topology on one page: worker groups and sample streams, by name."""
+    """The topology on one page: worker groups and sample streams, by name.
+
+    Where a policy has several trainers, each has streams of its own: every stream of the policy is
+    as many in the plan, and workers on the way are divided among them.
+    """
 
     workers: dict[str, WorkerGroup]
     streams: dict[str, StreamNode]
@@ -216,6 +221,11 @@ class Graph:
         )
         node = dataclasses.replace(self.streams[into], bounds_age=False)
         return Graph(workers=workers, streams={**self.streams, after: node})
+
+    def parts(self, stream: str) -> int:
+        """How many streams a stream is in the plan: one for each trainer of its policy."""
+        policy = self.streams[stream].policy
+        return next((g.count for g in self.workers.values() if policy in g.trains), 1)
 
 
 def assign_agents(
@@ -285,11 +295,7 @@ def build_graph(experiment: Experiment) -> Graph:
             follows=everyone,
             max_restarts=experiment.evaluator.max_restarts,
         )
-    several = experiment.trainer.count > 1
-    node = {
-        name: StreamNode(policy=name, delivery="turn" if several else "any") for name in trained
-    }
-    graph = Graph(workers=workers, streams=node)
+    graph = Graph(workers=workers, streams={name: StreamNode(policy=name) for name in trained})
     if experiment.dataflow:
         change: Callable[[Graph], Graph] = resolve(experiment.dataflow)
         graph = change(graph)

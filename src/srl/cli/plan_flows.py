@@ -56,7 +56,9 @@ def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
         writers = {homes[name] for name in sample.writers}
         readers = {homes[name] for name in sample.readers}
         size = size_text(sizes[f"sample/{key}"])
-        add("sample", key, writers, readers, f"{sample.carrier} · {sample_text(sample)} · {size}")
+        times = f"{sample.parts} x " if sample.parts > 1 else ""
+        detail = f"{sample.carrier} · {times}{sample_text(sample)} · {times}{size}"
+        add("sample", sample.stream, writers, readers, detail)
     return _merge(list(found.values()))
 
 

@@ -27,12 +27,13 @@ class Books:
         self._past.append({name: settled(kept) for name, kept in books.items()})
 
     def all(self, others: Iterable[Mapping[str, Ledger]]) -> dict[str, Ledger]:
-        """The books of home, of the `others` that are here, and of those that were."""
+        """The books of home, of the `others` that are here, and of those that were, by the names
+        of streams in the graph."""
         assert self._plan is not None
         every = [*others, *self._past]
-        return {
-            name: together(
-                [ledger(stream.spec, self._arena), *(kept[name] for kept in every if name in kept)]
-            )
-            for name, stream in self._plan.samples.items()
-        }
+        found: dict[str, list[Ledger]] = {}
+        for name, stream in self._plan.samples.items():
+            books = found.setdefault(stream.stream, [])
+            books.append(ledger(stream.spec, self._arena))
+            books += [kept[name] for kept in every if name in kept]
+        return {name: together(books) for name, books in found.items()}

@@ -248,7 +248,7 @@ class Controller:
 
     def _settings(self) -> dict[str, object]:
         experiment = self.experiment
-        slots = {stream.spec.slots for stream in self.plan.samples.values()}
+        slots = {stream.spec.slots * stream.parts for stream in self.plan.samples.values()}
         algorithm = next(iter(self.plan.policies.values())).algorithm
         return {
             "layout": experiment.layout,

@@ -117,7 +117,7 @@ class _Launch:
             arena = HeapArena()
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
-        placed = process_names(graph, self.experiment.layout)
+        placed = process_names(graph, self.experiment)
         placement = Placement(placed, self.experiment.hosts)
         with self.signals.held():
             processes = ProcessRun(

@@ -15,24 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from srl.data.spec import AgentSpec, EnvSpec
-from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, WorkerGroup, assign_agents, build_graph, check_graph
 from srl.launch.placement import DEFAULT_HOSTS, Placed, spread
+from srl.launch.plan_streams import check_slots, own_streams, plan_inference, plan_samples
 from srl.resolve import path_of, resolve
 from srl.services.parameters import ParameterSpec
 from srl.settings import convert, to_plain
-from srl.streams.inference import InferenceSpec
-from srl.streams.sample import SampleSpec
-from srl.workers.wiring import (
-    Carrier,
-    InferencePlan,
-    Plan,
-    PolicyPlan,
-    SamplePlan,
-    WorkerPlan,
-    build_policy,
-)
+from srl.workers.wiring import Plan, PolicyPlan, WorkerPlan, build_policy
 
 if TYPE_CHECKING:
     from srl.policies.protocol import Policy
@@ -99,13 +89,15 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
     )
 
 
-def process_names(graph: Graph, layout: str) -> Placed:
-    """Where each worker of the graph runs."""
+def process_names(graph: Graph, experiment: Experiment) -> Placed:
+    """Where each worker of the graph runs, each with the streams that are its own."""
     placed: Placed = {}
+    serial = experiment.layout == "serial"
     for name, group in graph.workers.items():
         for index in range(group.capacity):
-            home = f"{group.beside or name}-{index}" if layout != "serial" else SERIAL_PROCESS
-            placed.setdefault(home, []).append((name, group, index))
+            home = SERIAL_PROCESS if serial else f"{group.beside or name}-{index}"
+            own = own_streams(graph, group, index, experiment.actor.groups)
+            placed.setdefault(home, []).append((name, own, index))
     return placed
 
 
@@ -177,7 +169,7 @@ def make_plan(
         for name, draft in plan_policies(experiment, env_spec).items()
     }
     modules = {name: build_policy(draft, experiment.seed) for name, draft in drafts.items()}
-    placed = process_names(graph, experiment.layout)
+    placed = process_names(graph, experiment)
     where = spread(placed, experiment.hosts)
     workers = [
         _worker(name, group, index, process)
@@ -208,13 +200,13 @@ def make_plan(
         num_groups=actor.groups,
         device=device,
         policies=policies,
-        inference=_inference(policies, modules, workers, where, envs, actor.groups),
-        samples=_samples(
+        inference=plan_inference(policies, modules, workers, where, envs, actor.groups),
+        samples=plan_samples(
             experiment, graph, env_spec, policies, modules, workers, where, base_versions or {}
         ),
         workers=tuple(workers),
     )
-    check_plan(plan)
+    check_slots(plan)
     return plan, modules
 
 
@@ -239,143 +231,6 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         in_every_checkpoint=resolve(group.kind).in_every_checkpoint
         and not (group.trains and index),
     )
-
-
-def _carrier(ends: list[WorkerPlan], where: dict[str, str]) -> Carrier:
-    """The fastest carrier for where the ends are; `where` is the host of each process."""
-    if len({end.process for end in ends}) == 1:
-        return "inline"
-    return "shm" if len({where[end.process] for end in ends}) == 1 else "tcp"
-
-
-def _inference(
-    policies: dict[str, PolicyPlan],
-    modules: dict[str, Policy],
-    workers: list[WorkerPlan],
-    where: dict[str, str],
-    envs: int,
-    groups: int,
-) -> dict[str, InferencePlan]:
-    """An instance for each process that serves itself, or one that all share."""
-    plans = {}
-    for name, policy in policies.items():
-        clients = [w for w in workers if name in w.asks]
-        servers = [w for w in workers if name in w.serves]
-        homes = {w.process for w in servers}
-        if all(client.process in homes for client in clients):
-            instances = [
-                (
-                    f"{name}@{home}",
-                    [w for w in clients if w.process == home],
-                    [w for w in servers if w.process == home],
-                )
-                for home in sorted(homes)
-            ]
-        else:
-            instances = [(name, clients, servers)]
-        for key, askers, answerers in instances:
-            plans[key] = InferencePlan(
-                policy=name,
-                carrier=_carrier([*askers, *answerers], where),
-                clients=tuple(w.name for w in askers),
-                servers=tuple(w.name for w in answerers),
-                spec=InferenceSpec(
-                    name=key,
-                    agent=policy.agent,
-                    extras=modules[name].extras_spec,
-                    policy_state=modules[name].state_spec,
-                    rows=envs * len(policy.agents),
-                    lanes_per_client=groups,
-                    clients=tuple(w.process for w in askers),
-                    servers=tuple(w.process for w in answerers),
-                ),
-            )
-    return plans
-
-
-def _samples(
-    experiment: Experiment,
-    graph: Graph,
-    env_spec: EnvSpec,
-    policies: dict[str, PolicyPlan],
-    modules: dict[str, Policy],
-    workers: list[WorkerPlan],
-    where: dict[str, str],
-    base_versions: dict[str, int],
-) -> dict[str, SamplePlan]:
-    actor = experiment.actor
-    envs = actor.envs // (actor.count * actor.groups)
-    plans = {}
-    for name, node in graph.streams.items():
-        policy, module = policies[node.policy], modules[node.policy]
-        kind = resolve(policy.algorithm_class)
-        config = convert(policy.algorithm, kind.Config, "algorithm")
-        kind.check(config, module)
-        sampling = kind.sampling(config)
-        writers = [w for w in workers if name in w.writes]
-        readers = [w for w in workers if name in w.reads]
-        lanes = actor.count * actor.groups
-        plans[name] = SamplePlan(
-            policy=node.policy,
-            carrier=_carrier([*writers, *readers], where),
-            writers=tuple(w.name for w in writers),
-            readers=tuple(w.name for w in readers),
-            spec=SampleSpec(
-                name=name,
-                trajectory=TrajectorySpec(
-                    length=sampling.length,
-                    rows=envs * len(policy.agents),
-                    envs=envs,
-                    agent=policy.agent,
-                    extras=module.extras_spec,
-                    policy_state=module.state_spec,
-                    env_state=env_spec.state,
-                    burn_in=sampling.burn_in,
-                    state_every=sampling.state_every,
-                    cut=sampling.cut,
-                    turn_based=env_spec.turn_based,
-                ),
-                slots=experiment.sample.slots or 2 * max(lanes, actor.groups * len(writers)),
-                writers=tuple(w.process for w in writers),
-                readers=tuple(w.process for w in readers),
-                delivery=node.delivery,
-                items_per_batch=lanes,
-                max_policy_age=sampling.max_policy_age if node.bounds_age else None,
-                base_version=base_versions.get(node.policy, 0),
-            ),
-        )
-    return plans
-
-
-def check_plan(plan: Plan) -> None:
-    """Raises if the plan would stand still."""
-    for name, stream in plan.samples.items():
-        _check_turns(plan, stream)
-        in_flight = plan.num_groups * len(stream.writers)
-        if stream.spec.slots < in_flight:
-            raise ConfigError(
-                f"sample.slots: stream {name!r} expects at least {in_flight} slots, one for each "
-                f"group that writes at once, got {stream.spec.slots}. Raise sample.slots."
-            )
-
-
-def _check_turns(plan: Plan, stream: SamplePlan) -> None:
-    """Several trainers of a policy need an algorithm that knows of it, and equal parts."""
-    readers, items = len(stream.readers), stream.spec.items_per_batch
-    if stream.spec.delivery != "turn" or readers == 1:
-        return
-    kind = resolve(plan.policies[stream.policy].algorithm_class)
-    if not kind.data_parallel:
-        raise ConfigError(
-            f"trainer.count: expected 1, because {kind.__name__} does not say that it learns with "
-            f"several trainers (Algorithm.data_parallel), got {readers}."
-        )
-    if items % readers:
-        raise ConfigError(
-            f"trainer.count: expected a divisor of the {items} fragments of a batch (actor.count x "
-            f"actor.groups), so that each trainer gets as many, got {readers}. Change one of the "
-            "three."
-        )
 
 
 def encode_plan(plan: Plan) -> bytes:

@@ -48,6 +48,20 @@ def check_scale(counts: dict[str, int], capacity: dict[str, int], scaled: dict[s
             )
 
 
+def check_streams(plan: Plan, counts: dict[str, int]) -> None:
+    """Raises if nobody would be left at some end of a stream."""
+    workers = {worker.name: worker for worker in plan.workers}
+    for name, stream in plan.samples.items():
+        for verb, ends in (("writes", stream.writers), ("reads", stream.readers)):
+            here = [workers[end] for end in ends]
+            if not any(w.index < counts.get(w.group, w.index + 1) for w in here):
+                first = min(here, key=lambda w: w.index)
+                raise ConfigError(
+                    f"scale: expected at least {first.index + 1} workers of {first.group!r}, so "
+                    f"that someone {verb} stream {name!r}, got {counts[first.group]}."
+                )
+
+
 class Scaling:
     """Does what the file asks for."""
 
@@ -81,6 +95,7 @@ class Scaling:
         capacity = {group: len(processes_of(plan, group)) for group in groups}
         scaled = {g: len(fleet.wanted.intersection(processes_of(plan, g))) for g in groups}
         check_scale(counts, capacity, scaled)
+        check_streams(plan, {**scaled, **counts})
         for group, count in counts.items():
             processes = processes_of(plan, group)
             for process in processes[:count]:

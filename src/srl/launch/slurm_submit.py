@@ -19,7 +19,7 @@ def submit_run(experiment: Experiment, directory: RunDir) -> str:
     settled = settle(experiment, available_cores(), experiment.trainer.device)
     graph = build_graph(settled)
     check_graph(graph)
-    placed = process_names(graph, settled.layout)
+    placed = process_names(graph, settled)
     placement = Placement(placed, settled.hosts)
     at_home = [
         group

@@ -14,13 +14,19 @@ import numpy as np
 
 from srl.arena.arena import Arena
 
-_FIELDS = (
-    "joined", "holds", "ready", "left",
-    "env_steps", "agent_steps", "age_sum", "age_count", "age_max",
-)  # fmt: skip
-_WIDTH = len(_FIELDS)
-_JOINED, _HOLDS, _READY, _LEFT, _BATCH = range(5)
-_FIRST = 8
+
+class Standing(NamedTuple):
+    """What a rank has to say when it joins."""
+
+    holds: int
+    """The version of this run that it holds; -1: none, it has only just started."""
+    due: int
+    """The version for which the next batch of its stream is; -1 if nobody has said yet."""
+    published: int
+    """The newest version that it knows to be published, -1 if none."""
+    env_steps: int
+    """Steps that it knows to be consumed."""
+    agent_steps: int
 
 
 class BatchNumbers(NamedTuple):
@@ -32,6 +38,12 @@ class BatchNumbers(NamedTuple):
     """Versions between the weights that acted and those that learn, over all agent steps."""
     age_count: int
     age_max: int
+
+
+_JOINED, _READY, _LEFT, _STANDING = range(4)
+_BATCH = _STANDING + len(Standing._fields)
+_WIDTH = _BATCH + len(BatchNumbers._fields)
+_FIRST = 8
 
 
 def all_together(parts: list[BatchNumbers]) -> BatchNumbers:
@@ -74,28 +86,19 @@ class Trainers:
                 self._cells[cell] = 0
             self._cells[0] += 1
 
-    def join(self, rank: int, epoch: int, version: int | None, steps: tuple[int, int]) -> None:
-        """Says that a rank is there for the group `epoch`, with the weights of a version of this
-        run (None: it has only just started), and how many environment and agent steps it knows to
-        be consumed."""
-        self._set(rank, _HOLDS, 0 if version is None else version + 1)
-        for offset, number in enumerate(steps):
-            self._set(rank, _BATCH + offset, number)
+    def join(self, rank: int, epoch: int, standing: Standing) -> None:
+        """Says that a rank is there for the group `epoch`, and how things stand with it."""
+        for offset, number in enumerate(standing):
+            self._set(rank, _STANDING + offset, number)
         self._set(rank, _JOINED, epoch + 1)
 
     def all_joined(self, epoch: int) -> bool:
         """Everyone is there for the group `epoch`."""
         return all(self._get(rank, _JOINED) == epoch + 1 for rank in range(self.count))
 
-    def held_versions(self) -> dict[int, int]:
-        """The ranks that hold what this run has learned, and the version that each has."""
-        held = {rank: self._get(rank, _HOLDS) - 1 for rank in range(self.count)}
-        return {rank: version for rank, version in held.items() if version >= 0}
-
-    def most_steps(self) -> tuple[int, int]:
-        """Environment and agent steps that were consumed, as whoever has seen most knows."""
-        known = self.batches()
-        return max(k.env_steps for k in known), max(k.agent_steps for k in known)
+    def standings(self) -> list[Standing]:
+        """What each rank has said, once all have joined."""
+        return [Standing(*self._row(rank)[_STANDING:_BATCH]) for rank in range(self.count)]
 
     def announce(self, rank: int, epoch: int, version: int, batch: BatchNumbers) -> None:
         """Says that a rank has its part of the batch that makes the version after `version`."""
@@ -110,10 +113,7 @@ class Trainers:
 
     def batches(self) -> list[BatchNumbers]:
         """What each rank's part is like, once all are ready."""
-        return [
-            BatchNumbers(*(self._get(rank, _BATCH + offset) for offset in range(_WIDTH - _BATCH)))
-            for rank in range(self.count)
-        ]
+        return [BatchNumbers(*self._row(rank)[_BATCH:]) for rank in range(self.count)]
 
     def leave(self, rank: int) -> None:
         """Says that a rank gets no further batch."""
@@ -123,6 +123,9 @@ class Trainers:
     def someone_left(self) -> bool:
         """Some rank gets no further batch, so there is none for anybody."""
         return any(self._get(rank, _LEFT) for rank in range(self.count))
+
+    def _row(self, rank: int) -> list[int]:
+        return [self._get(rank, field) for field in range(_WIDTH)]
 
     def _get(self, rank: int, field: int) -> int:
         return int(self._cells[_FIRST + rank * _WIDTH + field])

@@ -13,7 +13,7 @@ then see `closed`; writers of a stream without readers see `closed`.
 Where the readers are on another host, slots are granted by it one by one (`streams/lending.py`).
 
 Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader
-that its writer's number selects, `turn` to the readers in turn by the order of claims.
+that its writer's number selects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
 from srl.streams import sample_claims, sample_order
-from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
+from srl.streams.sample_memory import FREE, NOT_SAID, OUT_OF_TURN, READY, WRITING, SampleMemory
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +42,9 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The process of each writer."""
     readers: tuple[str, ...]
     """The process of each reader."""
-    delivery: Literal["any", "all", "key", "turn"] = "any"
+    delivery: Literal["any", "all", "key"] = "any"
     items_per_batch: int = 1
-    """Fragments that one learner step consumes, all readers together."""
+    """Fragments of this stream that one learner step consumes."""
     max_policy_age: int | None = None
     """Versions that a fragment's oldest step may lag when it is consumed; None does
     not bound it."""
@@ -56,11 +56,6 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"delivery 'all': expected at most 31 readers, got {len(self.readers)}."
             )
-
-    @property
-    def items_per_reader(self) -> int:
-        """Fragments of a batch that each reader gets."""
-        return self.items_per_batch // sample_order.stride(self)
 
 
 class Slot:
@@ -168,8 +163,8 @@ class Item:
 class SampleSource:
     """A reader's end: `take` what is ready.
 
-    Where policy age is bounded, or readers take turns, items come in the order in which they were
-    claimed, so that the bound is exact.
+    Where policy age is bounded, a single reader gets items in the order in which they were claimed,
+    so that the bound is exact.
     """
 
     def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
@@ -181,7 +176,6 @@ class SampleSource:
         self._is_waiting = self._memory.waiting_readers[reader : reader + 1].data
         self._granted = self._memory.granted.data
         self._ordered = sample_order.is_ordered(spec)
-        self._stride = sample_order.stride(spec)
         self._memory.open_readers[reader] = 1
 
     @property
@@ -245,9 +239,6 @@ class SampleSource:
             case "key":
                 selected = memory.writer % len(self.spec.readers) == self._reader
                 mine = (memory.reader == -1) & selected
-            case "turn":
-                selected = memory.ticket % len(self.spec.readers) == self._reader
-                mine = (memory.reader == -1) & selected
             case "all":
                 taken = 1 << (self._reader + len(self.spec.readers))
                 mine = (memory.pending & (1 << self._reader | taken)) == 1 << self._reader
@@ -259,7 +250,7 @@ class SampleSource:
             memory.pending[index] |= 1 << (self._reader + len(self.spec.readers))
         else:
             memory.reader[index] = self._reader
-        memory.next_taken[self._reader] = memory.ticket[index] + self._stride
+        memory.next_taken[self._reader] = memory.ticket[index] + 1
 
     def _check_written(self, index: int) -> None:
         item = self._memory.items[index]
@@ -288,29 +279,37 @@ class SampleSource:
     def acknowledge(self, count: int) -> None:
         """Counts released items as consumed, after the update that used them."""
         self._memory.consumed[self._reader] += count
-        self._memory.open_from[self._reader] += count * self._stride
+        self._memory.open_from[self._reader] += count
 
-    def discard(self, count: int) -> None:
-        """Counts released items as dropped: the other readers are done with their batch."""
-        with self._arena.lock(self._lock_name):
-            self._memory.taken[self._reader] -= count
-            self._memory.dropped[OUT_OF_TURN] += count
-            self._memory.open_from[self._reader] += count * self._stride
+    @property
+    def _batch(self) -> int:
+        """The number of the batch that this reader acknowledges next."""
+        return int(self._memory.open_from[self._reader]) // self.spec.items_per_batch
 
-    def newest_batch(self) -> int:
-        """The batch that the reader who is furthest ahead works on."""
-        return int(self._memory.open_from.max()) // self.spec.items_per_batch
+    @property
+    def due(self) -> int:
+        """The version at which the batch that comes next will be consumed, as was last said; -1 if
+        the stream was numbered anew since."""
+        base = int(self._memory.base_version[0])
+        return base if base == NOT_SAID else base + self._batch
 
-    def skip_to(self, batch: int) -> None:
-        """Goes on at a batch, where tickets are taken in turn."""
-        if self._ordered:
-            with self._arena.lock(self._lock_name):
-                sample_order.skip_to(self._memory, self.spec, self._reader, batch)
-
-    def expect(self, version: int, batch: int) -> None:
-        """Says at which version a batch will be consumed: a trainer counts on from there."""
-        self._memory.base_version[0] = version - batch
+    def expect(self, version: int) -> None:
+        """Says at which version the batch that comes next will be consumed: a trainer counts on
+        from there."""
+        self._memory.base_version[0] = version - self._batch
         self._arena.ring(*self.spec.writers)
+
+    def skip_batch(self, held: int) -> None:
+        """Gives up the batch that comes next, of which `held` items were released already: other
+        trainers are done with theirs. What is still to come of it is dropped when it does."""
+        memory = self._memory
+        with self._arena.lock(self._lock_name):
+            memory.taken[self._reader] -= held
+            memory.dropped[OUT_OF_TURN] += held
+            first = (self._batch + 1) * self.spec.items_per_batch
+            memory.open_from[self._reader] = first
+            if self._ordered:
+                sample_order.skip_to(memory, self._reader, first)
 
     def close(self) -> None:
         """Leaves: writers of a stream that nobody reads see it closed."""
@@ -335,9 +334,6 @@ def create_sample(spec: SampleSpec, arena: Arena, *, granted: bool = False) -> N
     memory = SampleMemory(spec, arena)
     memory.base_version[0] = spec.base_version
     memory.granted[0] = granted
-    for reader in range(len(spec.readers)):
-        first = sample_order.first_ticket(spec, reader)
-        memory.next_taken[reader] = memory.open_from[reader] = first
     for item in () if granted else memory.items:
         mark_unwritten(to_tree(item))
         item.policy_version.fill(-1)

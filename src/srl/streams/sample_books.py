@@ -48,7 +48,7 @@ def reclaim_reader(spec: SampleSpec, arena: Arena, reader: int) -> int:
             free(memory, spec, int(index), reader)
         # What it had copied out and not finished with died with it.
         if sample_order.is_ordered(spec):
-            lost = sample_order.put_back_taken(memory, spec, reader, memory.ticket[held])
+            lost = sample_order.put_back_taken(memory, reader, memory.ticket[held])
         else:
             lost = len(held) + int(memory.taken[reader] - memory.consumed[reader])
             memory.num_lost[0] += lost

@@ -16,6 +16,8 @@ FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
 """The last three only where slots are granted by another host: granted and not begun; given back
 by a writer that left; given back for one that died."""
 WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST = range(4)
+NOT_SAID = -1
+"""As base version: nobody has said yet for which version the first batch is."""
 DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost")
 
 
@@ -81,6 +83,7 @@ class SampleMemory:
     """Tickets of fragments that died with their writer or reader, to be handed out again."""
     num_returned: np.ndarray
     base_version: np.ndarray
+    """The version at which the first batch would have been consumed."""
     num_lost: np.ndarray
     """Items that do not count towards the batches to come: they never came out, where tickets are
     not taken in turn, or came before `base_version` was last set from further down the line."""

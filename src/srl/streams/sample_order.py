@@ -1,9 +1,9 @@
-"""Readers that take tickets in turn: whose each ticket is, and what becomes of those that are lost.
+"""A reader that takes tickets in turn, and what becomes of those that are lost.
 
-Where readers must agree on what a batch is (policy age is bounded, or several trainers share a
-stream by `turn`), each of them takes its tickets in the order of their numbers. Tickets of a reader
-that died are handed out again, so every batch is made of the same tickets whatever happens; and a
-reader that has fallen behind the others gives up what belongs to batches that are over.
+Where policy age is bounded, a stream's reader takes tickets in the order of their numbers. Those of
+a reader that died are handed out again, so every batch is made of the same tickets whatever
+happens; and a reader that has fallen behind those of other streams gives up what belongs to a batch
+that is over.
 """
 
 from __future__ import annotations
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 
 def is_ordered(spec: SampleSpec) -> bool:
-    """Whether each reader takes its tickets in the order of their numbers."""
-    bounded = spec.max_policy_age is not None and len(spec.readers) == 1
-    return spec.delivery == "turn" or bounded
-
-
-def stride(spec: SampleSpec) -> int:
-    """From one ticket of a reader to its next."""
-    return len(spec.readers) if spec.delivery == "turn" else 1
-
-
-def first_ticket(spec: SampleSpec, reader: int, batch: int = 0) -> int:
-    """A reader's first ticket in a batch."""
-    return batch * spec.items_per_batch + (reader if spec.delivery == "turn" else 0)
+    """Whether the reader takes tickets in the order of their numbers."""
+    return spec.max_policy_age is not None and len(spec.readers) == 1
 
 
 def put_back(memory: SampleMemory, tickets: np.ndarray) -> None:
@@ -62,25 +51,21 @@ def free_unwritten(memory: SampleMemory, held: np.ndarray) -> None:
     memory.waiting_writers[:] = 0
 
 
-def put_back_taken(memory: SampleMemory, spec: SampleSpec, reader: int, held: np.ndarray) -> int:
+def put_back_taken(memory: SampleMemory, reader: int, held: np.ndarray) -> int:
     """Notes the tickets that a dead reader took (`held` ones just now) and never acknowledged, and
     returns how many; under the lock."""
     first, end = int(memory.open_from[reader]), int(memory.next_taken[reader])
-    tickets = np.union1d(np.arange(first, end, stride(spec)), held)
+    tickets = np.union1d(np.arange(first, end), held)
     memory.next_taken[reader] = first
     put_back(memory, tickets)
     return len(tickets)
 
 
-def skip_to(memory: SampleMemory, spec: SampleSpec, reader: int, batch: int) -> None:
-    """Lets a reader go on at a batch, if it is not there yet; under the lock."""
-    start = first_ticket(spec, reader, batch)
-    memory.open_from[reader] = max(int(memory.open_from[reader]), start)
-    memory.next_taken[reader] = max(int(memory.next_taken[reader]), start)
-    count = int(memory.num_returned[0])
-    tickets = memory.returned[:count].copy()
-    step = stride(spec)
-    kept = tickets[(tickets % step != reader % step) | (tickets >= start)]
+def skip_to(memory: SampleMemory, reader: int, first: int) -> None:
+    """Lets a reader go on at a ticket, if it is not there yet; under the lock."""
+    memory.next_taken[reader] = max(int(memory.next_taken[reader]), first)
+    tickets = memory.returned[: int(memory.num_returned[0])].copy()
+    kept = tickets[tickets >= first]
     memory.returned[: kept.size] = kept
     memory.num_returned[0] = kept.size
 

@@ -25,6 +25,7 @@ from srl.errors import ConfigError, EnvError
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
+from srl.streams.sample import SampleSink
 from srl.workers.lane import Ended, Lane
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
@@ -161,13 +162,15 @@ class ActorWorker(Worker):
         """An actor from its part of the plan."""
         plan = context.plan
         clients = {policy: context.inference_client(policy) for policy in context.worker.asks}
-        sinks = {
-            plan.samples[name].policy: context.sample_sink(name) for name in context.worker.writes
-        }
+        sinks: dict[str, dict[int, SampleSink]] = {}
+        for name in context.worker.writes:
+            stream = plan.samples[name]
+            sinks.setdefault(stream.policy, {})[stream.part] = context.sample_sink(name)
         readers = {policy: context.parameter_reader(policy) for policy in sinks}
         several = plan.env_spec.turn_based or len(plan.env_spec.agents) > 1
         groups = []
         for index in range(plan.num_groups):
+            number = context.worker.index * plan.num_groups + index
             lanes = [
                 Lane(
                     index=index,
@@ -176,15 +179,14 @@ class ActorWorker(Worker):
                     rows=plan.envs_per_group * len(agents),
                     num_agents=len(agents),
                     client=clients[policy],
-                    sink=sinks.get(policy),
+                    sink=sinks[policy][number % plan.parts(policy)] if policy in sinks else None,
                     parameters=readers.get(policy),
                     explore=1.0,
                     packs=several,
                 )
                 for policy, agents in plan.lanes.items()
             ]
-            first_env = (context.worker.index * plan.num_groups + index) * plan.envs_per_group
-            seed = int(plan.experiment["seed"]) * 1_000_003 + first_env
+            seed = int(plan.experiment["seed"]) * 1_000_003 + number * plan.envs_per_group
             make = functools.partial(context.env_group, plan.envs_per_group)
             groups.append(Group(make(), lanes, seed, make, context.settings("env", EnvConfig)))
         return cls(context.name, groups, context.metrics)

@@ -1,8 +1,8 @@
 """A worker between the actors and the trainer that changes fragments on their way.
 
-*Consumes* fragments of one sample stream. *Waits for* fragments, and for a free slot of the next
-stream. *Unblocked by* actors and trainers. *Produces* the same fragments, changed, on the next
-stream.
+*Consumes* fragments of a sample stream (of one for each trainer, where several share a worker).
+*Waits for* fragments, and for a free slot of the next stream. *Unblocked by* actors and trainers.
+*Produces* the same fragments, changed, on the next stream.
 
 It is a base class: what changes is the user's. Put one in a graph with `Graph.insert`.
 """
@@ -10,11 +10,12 @@ It is a base class: what changes is the user's. Put one in a graph with `Graph.i
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 from srl.data.records import Trajectory
 from srl.data.trajectory import copy_trajectory
 from srl.data.tree import Tree
-from srl.streams.sample import Slot
+from srl.streams.sample import SampleSink, SampleSource, Slot
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
 
@@ -31,12 +32,15 @@ class Relabeller(Worker):
 
     def __init__(self, context: Context) -> None:
         self.name = context.name
-        (reads,), (writes,) = context.worker.reads, context.worker.writes
-        self._source = context.sample_source(reads)
-        self._sink = context.sample_sink(writes)
-        self.spec = self._source.spec.trajectory
+        worker = context.worker
+        self._ways = [
+            _Way(context.sample_source(reads), context.sample_sink(writes))
+            for reads, writes in zip(worker.reads, worker.writes, strict=True)
+        ]
+        """One for each trainer that it works for."""
+        self._next = 0
+        self.spec = self._ways[0].source.spec.trajectory
         """What fragments look like: `spec.agent.obs`, `spec.length`, ..."""
-        self._slot: Slot | None = None
 
     @classmethod
     def build(cls, context: Context) -> Relabeller:
@@ -60,35 +64,59 @@ class Relabeller(Worker):
 
     def step(self) -> Progress | Wait:
         """Passes one fragment on."""
-        if self._slot is None:
-            # Policy age is bounded where data begins, so any version will do here.
-            self._slot = self._sink.claim(newest_version=0)
-            if self._slot is None:
-                return DONE if self._sink.closed else Wait("slots")
-        item = self._source.take()
-        if item is None:
-            return DONE if self._source.closed or self._sink.closed else Wait("samples")
-        copy_trajectory(item.trajectory, self._slot.trajectory)
-        self.relabel(self._slot.trajectory, item.length)
-        self._slot.commit(item.length, item.env_steps)
-        self._slot = None
-        item.release()
-        self._source.acknowledge(1)
-        self.row.add("count_fragments", 1)
-        return MADE
+        results = []
+        for _ in self._ways:
+            way = self._ways[self._next]
+            self._next = (self._next + 1) % len(self._ways)
+            result = way.pass_on(self.relabel)
+            if result is MADE:
+                self.row.add("count_fragments", 1)
+                return MADE
+            results.append(result)
+        return next((result for result in results if isinstance(result, Wait)), DONE)
 
     def state(self, exact: bool) -> Tree:
-        """What the subclass keeps; in an exact checkpoint also the slot that is waiting."""
-        slot = self._slot.index if exact and self._slot is not None else None
-        return {"own": self.own_state(), "slot": slot}
+        """What the subclass keeps; in an exact checkpoint also the slots that are waiting."""
+        slots = [way.slot.index if way.slot is not None else -1 for way in self._ways]
+        return {"own": self.own_state(), "slots": slots if exact else None, "next": self._next}
 
     def restore(self, state: Tree, exact: bool) -> None:
         """Goes on from `state`."""
-        if exact and state["slot"] is not None:
-            self._slot = self._sink.reopen(state["slot"])
+        if exact:
+            self._next = state["next"]
+            for way, slot in zip(self._ways, state["slots"], strict=True):
+                way.slot = way.sink.reopen(slot) if slot >= 0 else None
         self.restore_own(state["own"])
 
     def close(self) -> None:
-        """Leaves both streams."""
-        self._source.close()
-        self._sink.close()
+        """Leaves its streams."""
+        for way in self._ways:
+            way.source.close()
+            way.sink.close()
+
+
+class _Way:
+    """From one stream to the next."""
+
+    def __init__(self, source: SampleSource, sink: SampleSink) -> None:
+        self.source = source
+        self.sink = sink
+        self.slot: Slot | None = None
+
+    def pass_on(self, relabel: Callable[[Trajectory, int], None]) -> Progress | Wait:
+        """Passes one fragment on, changed."""
+        if self.slot is None:
+            # Policy age is bounded where data begins, so any version will do here.
+            self.slot = self.sink.claim(newest_version=0)
+            if self.slot is None:
+                return DONE if self.sink.closed else Wait("slots")
+        item = self.source.take()
+        if item is None:
+            return DONE if self.source.closed or self.sink.closed else Wait("samples")
+        copy_trajectory(item.trajectory, self.slot.trajectory)
+        relabel(self.slot.trajectory, item.length)
+        self.slot.commit(item.length, item.env_steps)
+        self.slot = None
+        item.release()
+        self.source.acknowledge(1)
+        return MADE

@@ -1,8 +1,8 @@
 """The trainer: fills batches, lets the algorithm make newer weights of them, and publishes those.
 
-*Consumes* fragments of one sample stream. *Waits for* fragments, and for the other trainers of its
-policy, if there are any. *Unblocked by* actors (or a worker in between). *Produces* snapshots for
-the parameter service, one version for each learner step.
+*Consumes* fragments of a sample stream of its own. *Waits for* fragments, and for the other
+trainers of its policy, if there are any. *Unblocked by* actors (or a worker in between). *Produces*
+snapshots for the parameter service, one version for each learner step.
 
 Between minibatches it looks at stop and fills the next batch. An unfinished learner step can be
 undone, because the algorithm keeps aside what it was like before it.
@@ -30,7 +30,7 @@ from srl.errors import LearnError
 from srl.services.messages import Note, Update
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterWriter
-from srl.services.trainers import BatchNumbers
+from srl.services.trainers import BatchNumbers, Standing
 from srl.streams.sample import SampleSource
 from srl.streams.sample_books import tell_upstream
 from srl.workers.trainer_group import TrainerGroup
@@ -72,8 +72,8 @@ class TrainerWorker(Worker):
         self._upstream = upstream
         """Tells the streams on the way to its own which version the next batch is for."""
         spec = source.spec
-        self._filling = BatchBuilder(spec.trajectory, spec.items_per_reader)
-        self._training = BatchBuilder(spec.trajectory, spec.items_per_reader)
+        self._filling = BatchBuilder(spec.trajectory, spec.items_per_batch)
+        self._training = BatchBuilder(spec.trajectory, spec.items_per_batch)
         self._holds = False
         """Whether it has what this run has learned, or only what it started with."""
         self._wait = Wait("samples")
@@ -85,13 +85,14 @@ class TrainerWorker(Worker):
         (policy,) = context.worker.trains
         (stream,) = context.worker.reads
         group = TrainerGroup(context)
-        samples = context.plan.samples
-        private = samples[stream].carrier == "inline"
-        streams = {
-            name: plan.spec
-            for name, plan in samples.items()
-            if plan.policy == policy and (plan.carrier == "inline") == private
-        }
+        own = context.plan.samples[stream]
+        upstream = [
+            plan.spec
+            for name, plan in context.plan.samples.items()
+            if name != stream
+            and (plan.policy, plan.part) == (policy, own.part)
+            and (plan.carrier == "inline") == (own.carrier == "inline")
+        ]
         return cls(
             context.name,
             policy_name=policy,
@@ -102,9 +103,7 @@ class TrainerWorker(Worker):
             metrics=context.metrics,
             total_steps=int(context.plan.experiment["steps"]),
             group=group,
-            upstream=partial(
-                tell_upstream, streams.pop(stream), list(streams.values()), context.shared
-            ),
+            upstream=partial(tell_upstream, own.spec, upstream, context.shared),
         )
 
     def step(self) -> Progress | Wait:
@@ -137,8 +136,14 @@ class TrainerWorker(Worker):
         # What a trainer before this one has consumed counts, though what it learned may be lost.
         self.env_steps = max(self.env_steps, self.row.get("count_env_steps"))
         self.agent_steps = max(self.agent_steps, self.row.get("count_agent_steps"))
-        steps = self.env_steps, self.agent_steps
-        if not self._group.meet(self.version if self._holds else None, steps):
+        standing = Standing(
+            holds=self.version if self._holds else -1,
+            due=self._source.due,
+            published=self._published(),
+            env_steps=self.env_steps,
+            agent_steps=self.agent_steps,
+        )
+        if not self._group.meet(standing):
             return self._wait_others
         try:
             self._group.connect(self.row.beat, self.stopping)
@@ -148,40 +153,31 @@ class TrainerWorker(Worker):
         return MADE
 
     def _take_up(self) -> None:
-        """Takes what the furthest member has learned, and the number and the batch to go on with.
+        """Takes what the furthest member has learned, and the number to go on with.
 
-        Every number is that member's: meanwhile others may already count on.
+        Every number is as that member sees it: meanwhile others may already count on.
         """
         source = self._group.source()
         own = b""
         if source == self._group.rank:
-            env_steps, agent_steps = self._group.most_steps((self.env_steps, self.agent_steps))
-            own = dump_state(
-                {
-                    "version": self.version,
-                    "env_steps": env_steps,
-                    "agent_steps": agent_steps,
-                    "learner": self._learner_state() if self._group.count > 1 else None,
-                    "published": self._published(),
-                    "batch": self._source.newest_batch(),
-                }
-            )
+            learner = self._learner_state() if self._group.count > 1 else None
+            furthest = self._group.furthest()._asdict()
+            own = dump_state({**furthest, "version": self.version, "learner": learner})
         state = parse_state(self._group.share(own, source))
         self.version = state["version"]
         self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         if source != self._group.rank:
             self._load_learner(state["learner"])
         self._algorithm.join(self._group.ranks)
-        published, batch = state["published"], state["batch"]
-        self._number(published)
-        self._forget_before(batch)
+        self._number(state["published"])
+        if 0 <= self._source.due < state["due"]:
+            self._skip_batch()
+        self._source.expect(self.version)
+        if state["published"] >= 0:
+            self._upstream(self.version)
         self._holds = self._group.formed = True
-        if self._group.rank == 0:
-            self._source.expect(self.version, batch)
-            if published >= 0:
-                self._upstream(self.version)
-            if self._newest.version != self.version:
-                self._publish()
+        if self._group.rank == 0 and self._newest.version != self.version:
+            self._publish()
         self._show_counters()
 
     def _published(self) -> int:
@@ -200,15 +196,12 @@ class TrainerWorker(Worker):
             text = f"{lost} updates were lost with a trainer; going on as version {self.version}"
             self._metrics.send(Note(self.name, "warning", text))
 
-    def _forget_before(self, batch: int) -> None:
-        """Gives up what it holds of batches that the group is done with."""
-        first = batch * self._source.spec.items_per_batch
-        for builder in (self._training, self._filling):
-            ids = builder.item_ids
-            if ids and ids[0] < first and self._group.count > 1:
-                self._source.discard(len(ids))
-                builder.clear()
-        self._source.skip_to(batch)
+    def _skip_batch(self) -> None:
+        """Gives up its part of a batch that others are done with: the update that it died in, or
+        left when somebody died. There is no other, because every update needs everyone."""
+        builder = self._training if self._training.item_ids else self._filling
+        self._source.skip_batch(len(builder.item_ids))
+        builder.clear()
 
     # -- learning ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import torch
 
 from srl.algorithms.ranks import GroupBroken, Ranks
 from srl.arena.shm import ShmArena
-from srl.services.trainers import BatchNumbers, Trainers, all_together
+from srl.services.trainers import BatchNumbers, Standing, Trainers, all_together
 from srl.workers.wiring import Context
 
 LOOK = timedelta(milliseconds=100)
@@ -52,27 +52,30 @@ class TrainerGroup:
         if self.count > 1:
             self._trainers = Trainers(context.shared, policy, self.count)
 
-    def meet(self, version: int | None, steps: tuple[int, int]) -> bool:
-        """Says that this rank is there, holding a version of this run (None: it has just started),
-        and how many steps it knows to be consumed; True when everyone is."""
+    def meet(self, standing: Standing) -> bool:
+        """Says that this rank is there and how things stand with it; True when everyone is."""
         if self.count == 1:
+            self._alone = standing
             return True
         epoch = self._trainers.epoch
         if epoch != self._epoch:
             self._epoch, self._announced = epoch, -1
-            self._trainers.join(self.rank, epoch, version, steps)
+            self._trainers.join(self.rank, epoch, standing)
             self._ring()
         return self._trainers.all_joined(epoch)
 
     def source(self) -> int:
         """The rank whose weights all take: of those that hold what the run has learned the one
         that is furthest, else the first, which goes on from the checkpoint."""
-        held = self._trainers.held_versions() if self.count > 1 else {}
-        return max(held, key=lambda rank: (held[rank], -rank), default=0)
+        held = [standing.holds for standing in self._standings()]
+        return held.index(max(held))
 
-    def most_steps(self, own: tuple[int, int]) -> tuple[int, int]:
-        """The steps that were consumed, as whoever has seen most knows."""
-        return self._trainers.most_steps() if self.count > 1 else own
+    def furthest(self) -> Standing:
+        """Each number as the rank knows it that is furthest."""
+        return Standing(*(max(known) for known in zip(*self._standings(), strict=True)))
+
+    def _standings(self) -> list[Standing]:
+        return self._trainers.standings() if self.count > 1 else [self._alone]
 
     def connect(self, beat: Callable[[], None], stopping: Callable[[], bool]) -> None:
         """Links the ranks, all of which are there."""

@@ -63,6 +63,12 @@ class InferencePlan(msgspec.Struct, frozen=True, kw_only=True):
 class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One sample stream."""
 
+    stream: str
+    """Its name in the graph."""
+    part: int = 0
+    """Of several trainers' streams, the number of the trainer that it leads to, ..."""
+    parts: int = 1
+    """... and how many there are."""
     policy: str
     carrier: Carrier
     writers: tuple[str, ...]
@@ -108,6 +114,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     inference: dict[str, InferencePlan]
     samples: dict[str, SamplePlan]
     workers: tuple[WorkerPlan, ...]
+
+    def parts(self, policy: str) -> int:
+        """How many trainers a policy has, each with streams of its own."""
+        return max((s.parts for s in self.samples.values() if s.policy == policy), default=1)
 
     @property
     def processes(self) -> dict[str, list[WorkerPlan]]:

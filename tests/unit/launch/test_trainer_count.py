@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from srl.algorithms.ppo.learner import PPO
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
-from srl.experiment import Experiment
+from srl.experiment import Experiment, Graph, SampleConfig, WorkerGroup
 from srl.launch.plan import make_plan, settle
+from srl.launch.scaling import check_streams
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import TrainerConfig
 from srl.workers.wiring import Plan
@@ -35,19 +37,74 @@ def plan(layout: str = "shared", trainers: int = 2, **changes: Any) -> Plan:
     return make_plan(settled, probe(settled.env), "cpu")[0]
 
 
-def test_trainers_take_turns_and_the_first_one_writes() -> None:
+def test_each_trainer_has_a_stream_and_the_first_one_writes_checkpoints() -> None:
     made = plan()
     trainers = [worker for worker in made.workers if worker.trains]
     assert [worker.process for worker in trainers] == ["trainer-0", "trainer-1"]
     assert [worker.in_every_checkpoint for worker in trainers] == [True, False]
     assert all(worker.restarts for worker in trainers)
-    spec = made.samples["default"].spec
-    assert (spec.delivery, spec.items_per_batch, spec.items_per_reader) == ("turn", 4, 2)
+    assert list(made.samples) == ["default@0", "default@1"]
+    for part, stream in enumerate(made.samples.values()):
+        assert (stream.stream, stream.part, stream.parts) == ("default", part, 2)
+        assert stream.readers == (f"trainer/{part}",)
+        assert stream.writers == ("actor/0", "actor/1"), "each has two groups"
+        assert (stream.spec.items_per_batch, stream.spec.slots) == (2, 4)
+
+
+def test_actors_are_divided_lane_by_lane() -> None:
+    made = plan(trainers=4)
+    writers = {name: stream.writers for name, stream in made.samples.items()}
+    assert writers == {
+        "default@0": ("actor/0",),
+        "default@1": ("actor/0",),
+        "default@2": ("actor/1",),
+        "default@3": ("actor/1",),
+    }
+
+
+def between(count: int) -> Callable[[Graph], Graph]:
+    group = WorkerGroup(kind="srl.workers.relabeller:Relabeller", count=count)
+    return lambda graph: graph.insert("between", group, into="default")
+
+
+one_between, three_between = between(1), between(3)
+
+
+@pytest.mark.parametrize(
+    ("dataflow", "ends"),
+    [
+        ("one_between", [("between/0",), ("between/0",)]),
+        ("three_between", [("between/0", "between/2"), ("between/1",)]),
+    ],
+)
+def test_workers_in_between_are_divided_among_the_trainers(
+    dataflow: str, ends: list[tuple[str, ...]]
+) -> None:
+    made = plan(dataflow=f"{__name__}:{dataflow}")
+    names = ["default@0", "default@1", "default/between@0", "default/between@1"]
+    assert list(made.samples) == names
+    assert [made.samples[name].readers for name in names[:2]] == ends
+    assert [made.samples[name].writers for name in names[2:]] == ends
+    assert [made.samples[name].readers for name in names[2:]] == [("trainer/0",), ("trainer/1",)]
+
+
+def test_slots_are_for_all_trainers_together() -> None:
+    made = plan(sample=SampleConfig(slots=6))
+    assert [stream.spec.slots for stream in made.samples.values()] == [3, 3]
+    with pytest.raises(ConfigError, match=r"at least 2 slots.* got 1\. Raise sample.slots to 4"):
+        plan(sample=SampleConfig(slots=2))
+
+
+def test_no_trainer_is_left_without_anyone_who_writes_for_it() -> None:
+    made = plan(trainers=4)
+    check_streams(made, {"actor": 2})
+    with pytest.raises(ConfigError, match=r"at least 2 workers of 'actor', so that someone writes"):
+        check_streams(made, {"actor": 1})
 
 
 def test_one_trainer_takes_everything() -> None:
-    spec = plan(trainers=1).samples["default"].spec
-    assert (spec.delivery, spec.items_per_reader) == ("any", 4)
+    (stream,) = plan(trainers=1).samples.values()
+    assert (stream.spec.name, stream.parts, stream.spec.items_per_batch) == ("default", 1, 4)
 
 
 def test_a_serial_run_has_one_trainer() -> None:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from srl.arena.arena import HeapArena
-from srl.services.trainers import BatchNumbers, Trainers, all_together
+from srl.services.trainers import BatchNumbers, Standing, Trainers, all_together
+
+NEW = Standing(holds=-1, due=5, published=6, env_steps=5, agent_steps=4)
+OLD = Standing(holds=7, due=7, published=-1, env_steps=3, agent_steps=6)
 
 
 def test_a_group_is_complete_when_all_have_joined_the_same_epoch() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     epoch = trainers.epoch
-    trainers.join(0, epoch, None, (5, 4))
+    trainers.join(0, epoch, NEW)
     assert not trainers.all_joined(epoch)
-    trainers.join(1, epoch, 7, (3, 6))
+    trainers.join(1, epoch, OLD)
     assert trainers.all_joined(epoch)
-    assert trainers.held_versions() == {1: 7}
-    assert trainers.most_steps() == (5, 6)
+    assert trainers.standings() == [NEW, OLD]
     trainers.regroup(epoch)
     trainers.regroup(epoch)
     assert trainers.epoch == epoch + 1, "whoever comes second finds it done"
-    trainers.join(0, epoch + 1, 7, (5, 4))
+    trainers.join(0, epoch + 1, NEW)
     assert not trainers.all_joined(epoch + 1)
 
 
 def test_a_dead_member_ends_the_group_and_says_nothing_any_more() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     for rank in range(2):
-        trainers.join(rank, trainers.epoch, 3, (0, 0))
+        trainers.join(rank, trainers.epoch, OLD)
         trainers.announce(rank, trainers.epoch, 3, BatchNumbers(1, 1, 1, 1, 1))
     assert trainers.all_ready(trainers.epoch, 3)
     epoch = trainers.epoch
     trainers.remove(0)
     assert trainers.epoch == epoch + 1
-    assert trainers.held_versions() == {1: 3}
     assert not trainers.all_joined(epoch + 1)
     assert not trainers.all_ready(epoch + 1, 3)
 

@@ -177,4 +177,4 @@ def test_an_exact_state_has_the_slot_that_waits(bench: Bench) -> None:
 
 def test_another_state_has_only_what_it_learned(bench: Bench) -> None:
     assert waits_for(bench.relabeller.step()) == "samples"
-    assert bench.relabeller.state(exact=False) == {"own": {"count": 0}, "slot": None}
+    assert bench.relabeller.state(exact=False) == {"own": {"count": 0}, "slots": None, "next": 0}
