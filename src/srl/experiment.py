@@ -258,12 +258,15 @@ def build_graph(experiment: Experiment) -> Graph:
     trained = tuple(n for n, p in experiment.policies.items() if p.mode == "train")
     everyone = tuple(experiment.policies)
     inline = experiment.layout == "inline"
+    # Where they may be on several hosts each of these has to know the newest version.
+    apart = experiment.trainer.count > 1 and experiment.trainer.trust_network
     workers = {
         f"trainer-{name}" if len(trained) > 1 else "trainer": WorkerGroup(
             kind="srl.workers.trainer:TrainerWorker",
             count=experiment.trainer.count,
             reads=(name,),
             trains=(name,),
+            follows=(name,) if apart else (),
             max_restarts=experiment.trainer.max_restarts,
             threads=experiment.trainer.threads,
         )

@@ -82,7 +82,8 @@ class PumpedArena(ShmArena):
 
 
 class TcpCarrier(Carrier):
-    """Clients, writers and actors on the host `left`; servers, readers and trainers on `right`."""
+    """Clients, writers, actors and a second trainer on the host `left`; servers, readers and the
+    first trainer on `right`."""
 
     def __init__(self, links: type[Links] = Links, **options: bool) -> None:
         self._runs = {name: RunFolder() for name in ("left", "right")}
@@ -109,9 +110,9 @@ class TcpCarrier(Carrier):
         plan = GatePlan(
             inference=inference,
             samples=tuple(Samples(spec=spec, policy="newest") for spec in samples),
-            weights=tuple(Weights(spec=spec, trainers=("trainer",)) for spec in weights),
+            weights=tuple(Weights(spec=spec, trainers=("trainer", "second")) for spec in weights),
         )
-        left, right = ["actor"], ["controller", "trainer", "writer"]
+        left, right = ["actor", "second"], ["controller", "trainer", "writer"]
         for one in inference:
             left += one.clients
             right += one.servers

@@ -19,6 +19,7 @@ from srl.data.records import Snapshot
 from srl.gates.messages import KINDS
 from srl.net.links import Links
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.services.trainers import BatchNumbers, Trainers
 from srl.streams.inference import InferenceClient, InferenceServer
 from srl.streams.sample import SampleSink, SampleSource, Slot
 from srl.streams.sample_books import ledger, reclaim_writer
@@ -105,10 +106,15 @@ def test_whatever_happens_to_one_kind_of_message(faulty: TcpCarrier) -> None:
     server = InferenceServer(requests, faulty.open("s0"), 0)
     writer = ParameterWriter(weights, faulty.open("trainer"))
     reader = ParameterReader(weights, faulty.open("reader"))
+    arenas = [faulty.open(name) for name in ("trainer", "second")]
+    ranks = [Trainers(arena, "p", 2) for arena in arenas]
     order, tag, seen = [], 0.0, -1
     for version in range(6):
         faulty.publish(version)
         writer.publish(Snapshot(version, {"w": np.full(300_000, version, np.float32)}))
+        for rank, arena in enumerate(arenas):
+            ranks[rank].announce(rank, 0, version, BatchNumbers(version, 1, 1, 1, 1))
+            arena.ring("trainer", "second")
         for lane in range(2):
             ask(client, lane, [version, 10 + lane])
         answered: set[int] = set()
@@ -123,6 +129,9 @@ def test_whatever_happens_to_one_kind_of_message(faulty: TcpCarrier) -> None:
             source.acknowledge(1)
         eventually(faulty, partial(_has, reader, version))
         assert (reader.snapshot().weights["w"] == version).all()
+        for known in ranks:
+            eventually(faulty, partial(known.all_ready, 0, version))
+            assert [batch.env_steps for batch in known.batches()] == [version, version]
         assert reader.version > seen, "no version goes backwards"
         seen = reader.version
     assert [number for number, _ in order] == list(range(12)), "in order"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch
 from srl.data.trajectory import from_tree
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.workers.trainer_group import LinkedRanks, _connect
+from srl.workers.trainer_group import LinkedRanks, _connect, _make_group
 
 SETTINGS = {"rollout_length": 8, "epochs": 2, "minibatches": 3}
 
@@ -51,7 +52,8 @@ def link(folder: Path, rank: int, count: int) -> Ranks:
     if count == 1:
         return Ranks()
     device = torch.device("cpu")
-    group = _connect(folder / "store", rank, count, device, lambda waited: None)
+    make = partial(_make_group, folder / "store", rank, count, device, "")
+    group = _connect(make, lambda waited: None)
     return LinkedRanks(group, rank, count, "cpu", lambda waited: None, lambda: False)
 
 

@@ -40,7 +40,8 @@ def _plan(args: argparse.Namespace) -> int:
     device = choose_device(experiment.trainer.device)
     settled = settle(experiment, available_cores(), device)
     plan, _ = make_plan(settled, probe(settled.env), device)
-    where = spread(process_names(build_graph(settled), settled), settled.hosts)
+    placed = process_names(build_graph(settled), settled)
+    where = spread(placed, settled.hosts, apart=settled.trainer.trust_network)
     print(describe_plan(plan, where))
     if args.output:
         output = Path(args.output)

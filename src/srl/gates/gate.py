@@ -24,6 +24,7 @@ from srl.gates.messages import (
     Grant,
     Hello,
     Message,
+    Ranks,
     Reply,
     Request,
     Return,
@@ -37,6 +38,7 @@ from srl.gates.parameters import PART_BYTES, Receiving, Spreading
 from srl.gates.post import GatePlan, Part, Post, one_of
 from srl.gates.route import Route
 from srl.gates.samples import Borrowing, Lending
+from srl.gates.trainers import Grouping
 from srl.net.framing import MAX_FRAMES, MAX_HEADER_BYTES, SHARED_FRAME_BYTES, Body
 from srl.net.limits import Limits
 from srl.net.links import Links
@@ -103,10 +105,11 @@ class Gate:
             Lending(n, stream.spec, arena, post, readers.get(stream.policy))
             for n, stream in enumerate(plan.samples)
         ]
+        self._grouping = [Grouping(n, one, arena, post) for n, one in enumerate(plan.weights)]
         self._ends = Ends(arena, post, self._borrowing, self._spreading, self._receiving)
         self._parts: tuple[Part, ...] = (
             *self._asking, *self._answering, *self._borrowing, *self._lending, *self._spreading,
-            *self._receiving, self._ends,
+            *self._receiving, *self._grouping, self._ends,
         )  # fmt: skip
         self._book_stamp: tuple[int, int] | None = None
         self._look = True
@@ -204,6 +207,7 @@ class Gate:
                 (peers.hosts_of(stream.spec.writers), peers.hosts_of(stream.spec.readers))
                 for stream in plan.samples
             ),
+            *((peers.hosts_of(one.trainers), peers.hosts_of(one.trainers)) for one in plan.weights),
             *(
                 (peers.hosts_of(one.trainers), peers.hosts_of(stream.spec.readers))
                 for one in plan.weights
@@ -262,6 +266,8 @@ class Gate:
                 one_of(self._receiving, message.policy).weights(host, message, body)
             case Taken():
                 one_of(self._spreading, message.policy).taken(host, message)
+            case Ranks():
+                one_of(self._grouping, message.policy).ranks(host, message)
             case Status():
                 self._ends.status(host, message)
 

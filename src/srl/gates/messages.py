@@ -17,6 +17,7 @@ MAX_LANES = 1024
 """In one request or reply."""
 _Names = Annotated[str, msgspec.Meta(max_length=256)]
 _Lanes = Annotated[list[Natural], msgspec.Meta(min_length=1, max_length=MAX_LANES)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Versions = Annotated[list[int], msgspec.Meta(max_length=MAX_LANES)]
 _Ends = dict[Natural, dict[Natural, Annotated[int, msgspec.Meta(ge=0, le=2)]]]
 """Stream to end to state: 0 has not come, 1 is there, 2 has left."""
@@ -138,11 +139,20 @@ class Taken(msgspec.Struct, array_like=True, frozen=True, tag="taken"):
     part: Natural
 
 
+class Ranks(msgspec.Struct, array_like=True, frozen=True, tag="ranks"):
+    """How things are with the trainers of a policy that are on the sender's host."""
+
+    policy: Natural
+    epoch: Natural
+    rows: dict[Natural, Annotated[list[_Int64], msgspec.Meta(max_length=64)]]
+    """By rank, what `services/trainers.py` has of it."""
+
+
 Message = (
     Hello | Status | Request | Reply | Want | Grant | Took | Fragment | Return | Done | Weights
-    | Taken
+    | Taken | Ranks
 )  # fmt: skip
 KINDS = (
     "hello", "status", "request", "reply", "want", "grant", "took", "fragment", "return", "done",
-    "weights", "taken",
+    "weights", "taken", "ranks",
 )  # fmt: skip

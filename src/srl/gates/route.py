@@ -18,8 +18,8 @@ class Route:
         self._trainers = weights.trainers
         self._post = post
         self.root = ""
-        """The host that the weights come from: their trainers', or for a policy that nobody trains
-        the first one of the book."""
+        """The host that the weights come from: their first trainer's, or for a policy that nobody
+        trains the first one of the book."""
         self.hosts: tuple[str, ...] = ()
         """All that weights reach, the root first."""
         self._places: dict[str, int] = {}
@@ -27,7 +27,7 @@ class Route:
     def follow(self) -> None:
         """The address book has changed."""
         peers = self._post.peers
-        trained = peers.hosts_of(self._trainers)
+        trained = peers.hosts_of(self._trainers[:1])
         self.root = next(iter(trained or (peer.host for peer in peers.peers)), "")
         # A host whose gate does not listen yet could pass nothing on.
         up = {peer.host for peer in peers.peers if peer.address and peer.public_key}

@@ -4,6 +4,7 @@ started."""
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ from srl.launch.stay import SESSION_FILE
 from srl.launch.worker import checkpoint_path
 from srl.net.peers import GateUp, Peer, Peers
 from srl.services.board import Board
+from srl.services.trainers import MEETING_FOLDER
 from srl.streams.sample_books import Ledger
 from srl.workers.wiring import Plan, SamplePlan
 
@@ -101,7 +103,8 @@ class Fleet:
         self._plan = plan
         self._books.attach(plan)
         self._savers = {w.process for w in plan.workers if w.in_every_checkpoint or w.trains}
-        self.home.attach(plan, str(self._run_dir))
+        address = self.head.bind if self.head is not None else ""
+        self.home.attach(plan, str(self._run_dir), address=address)
         if self.head is None:
             return
         self._keeper.start(plan, self.head.bind)
@@ -393,3 +396,4 @@ class Fleet:
             self.head.close()
         self.arena.close()
         self.folder.remove()
+        shutil.rmtree(self._run_dir / MEETING_FOLDER, ignore_errors=True)

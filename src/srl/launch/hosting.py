@@ -27,6 +27,7 @@ def build_workers(
     local: Arena,
     run_dir: Path,
     current: Current,
+    address: str = "",
 ) -> list[Worker]:
     """The workers of one process, in the order of the plan."""
     workers: list[Worker] = []
@@ -42,6 +43,7 @@ def build_workers(
             shared=shared,
             local=local,
             run_dir=run_dir,
+            address=address,
         )
         worker = resolve(member.kind).build(context)
         worker.row = row

@@ -118,7 +118,8 @@ class _Launch:
             controller = self._controller(plan, policies, arena, store, note)
             return controller, SerialRun(controller, arena, self.checkpoint, self.signals)
         placed = process_names(graph, self.experiment)
-        placement = Placement(placed, self.experiment.hosts)
+        apart = self.experiment.trainer.trust_network
+        placement = Placement(placed, self.experiment.hosts, apart=apart)
         with self.signals.held():
             processes = ProcessRun(
                 self._fleet(placed, placement), self.directory.path, self.signals

@@ -39,13 +39,16 @@ class LocalPlace:
         self._names = Names(arena.folder)
         self._run_dir = ""
         self._lazy = False
+        self._address = ""
 
-    def attach(self, plan: Plan, run_dir: str, *, lazy: bool = False) -> None:
-        """Says what the processes are to do; `lazy` where the host uses only part of the memory."""
+    def attach(self, plan: Plan, run_dir: str, *, lazy: bool = False, address: str = "") -> None:
+        """Says what the processes are to do; `lazy` where the host uses only part of the memory,
+        with this host's `address` for others where there are any."""
         self._plan = plan
         self._members = plan.processes
         self._run_dir = run_dir
         self._lazy = lazy
+        self._address = address if plan.experiment["trainer"]["trust_network"] else ""
 
     @property
     def processes(self) -> Iterable[str]:
@@ -78,6 +81,7 @@ class LocalPlace:
             incarnation=child.incarnation,
             gated=self._gated,
             lazy=self._lazy,
+            address=self._address,
         )
         self.children.tell(process, orders)
 

@@ -31,8 +31,11 @@ def holds(patterns: Collection[str], group: str) -> bool:
     return any(fnmatch.fnmatchcase(group, pattern) for pattern in patterns)
 
 
-def spread(placed: Placed, hosts: Mapping[str, Collection[str]]) -> dict[str, str]:
-    """The host of every process: each group evenly over the hosts that name it, or at home."""
+def spread(
+    placed: Placed, hosts: Mapping[str, Collection[str]], *, apart: bool = False
+) -> dict[str, str]:
+    """The host of every process: each group evenly over the hosts that name it, or at home; with
+    `apart` trainers of one policy may be on several."""
     _check(placed, hosts)
     counts: Counter[str] = Counter()
     where = {}
@@ -41,7 +44,7 @@ def spread(placed: Placed, hosts: Mapping[str, Collection[str]]) -> dict[str, st
         able = [name for name, patterns in hosts.items() if holds(patterns, group)]
         where[process] = able[counts[group] % len(able)] if able else HOME
         counts[group] += 1
-    _check_bonds(placed, where)
+    _check_bonds(placed, where, apart)
     return where
 
 
@@ -61,37 +64,44 @@ def _check(placed: Placed, hosts: Mapping[str, Collection[str]]) -> None:
                 )
 
 
-def bonds(placed: Placed) -> dict[str, set[str]]:
-    """Processes that share memory, so that they are on one host: the trainers of one policy, and
-    the readers of one stream; by what joins them."""
+def bonds(placed: Placed, apart: bool) -> dict[str, set[str]]:
+    """Processes that are on one host: the readers of one stream, because they share its memory, and
+    the trainers of one policy, if they may not be `apart`; by what joins them."""
     found: dict[str, set[str]] = {}
     for process, members in placed.items():
         for _, group, _ in members:
-            names = [f"trainers of policy {policy!r}" for policy in group.trains]
+            names = [f"trainers of policy {policy!r}" for policy in group.trains if not apart]
             names += [f"readers of stream {stream!r}" for stream in group.reads]
             for name in names:
                 found.setdefault(name, set()).add(process)
     return found
 
 
-def _check_bonds(placed: Placed, where: Mapping[str, str]) -> None:
-    for what, processes in bonds(placed).items():
+def _check_bonds(placed: Placed, where: Mapping[str, str], apart: bool) -> None:
+    for what, processes in bonds(placed, apart).items():
         found = {where[process] for process in processes}
         if len(found) > 1:
+            trust = (
+                " Or say trainer.trust_network=true, if nobody else has access to the network "
+                "between these hosts: what trainers sum up is neither encrypted nor authenticated "
+                "there."
+            )
             raise ConfigError(
                 f"hosts: expected all {what} on one host, got {', '.join(sorted(found))}. Name "
-                "their group at one host only."
+                f"their group at one host only.{trust if what.startswith('trainers') else ''}"
             )
 
 
 class Placement:
     """Where processes go while a run goes on and hosts come and leave."""
 
-    def __init__(self, placed: Placed, hosts: Mapping[str, Collection[str]]) -> None:
-        self.preferred = spread(placed, hosts)
+    def __init__(
+        self, placed: Placed, hosts: Mapping[str, Collection[str]], *, apart: bool = False
+    ) -> None:
+        self.preferred = spread(placed, hosts, apart=apart)
         self._hosts = dict(hosts)
         self._groups = {process: group_of(members) for process, members in placed.items()}
-        self._bonds = list(bonds(placed).values())
+        self._bonds = list(bonds(placed, apart).values())
         self._seen: set[str] = set()
 
     def is_bound(self, process: str) -> bool:

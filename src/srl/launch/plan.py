@@ -170,7 +170,7 @@ def make_plan(
     }
     modules = {name: build_policy(draft, experiment.seed) for name, draft in drafts.items()}
     placed = process_names(graph, experiment)
-    where = spread(placed, experiment.hosts)
+    where = spread(placed, experiment.hosts, apart=experiment.trainer.trust_network)
     workers = [
         _worker(name, group, index, process)
         for process, members in placed.items()

@@ -28,6 +28,7 @@ from srl.workers.wiring import (
 )
 
 if TYPE_CHECKING:
+    from srl.algorithms.protocol import Sampling
     from srl.policies.protocol import Policy
 
 
@@ -137,19 +138,7 @@ def plan_samples(
         kind.check(config, module)
         _check_trainers(kind, lanes, parts)
         sampling = kind.sampling(config)
-        trajectory = TrajectorySpec(
-            length=sampling.length,
-            rows=envs * len(policy.agents),
-            envs=envs,
-            agent=policy.agent,
-            extras=module.extras_spec,
-            policy_state=module.state_spec,
-            env_state=env_spec.state,
-            burn_in=sampling.burn_in,
-            state_every=sampling.state_every,
-            cut=sampling.cut,
-            turn_based=env_spec.turn_based,
-        )
+        trajectory = _trajectory(sampling, envs, env_spec, policy, module)
         for part in range(parts):
             name = _part_name(stream, part, parts)
             writers = [w for w in workers if name in w.writes]
@@ -176,6 +165,24 @@ def plan_samples(
                 ),
             )
     return plans
+
+
+def _trajectory(
+    sampling: Sampling, envs: int, env_spec: EnvSpec, policy: PolicyPlan, module: Policy
+) -> TrajectorySpec:
+    return TrajectorySpec(
+        length=sampling.length,
+        rows=envs * len(policy.agents),
+        envs=envs,
+        agent=policy.agent,
+        extras=module.extras_spec,
+        policy_state=module.state_spec,
+        env_state=env_spec.state,
+        burn_in=sampling.burn_in,
+        state_every=sampling.state_every,
+        cut=sampling.cut,
+        turn_based=env_spec.turn_based,
+    )
 
 
 def _written_at_once(writers: list[WorkerPlan], groups: int, part: int, parts: int) -> int:

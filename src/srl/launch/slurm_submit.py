@@ -20,7 +20,7 @@ def submit_run(experiment: Experiment, directory: RunDir) -> str:
     graph = build_graph(settled)
     check_graph(graph)
     placed = process_names(graph, settled)
-    placement = Placement(placed, settled.hosts)
+    placement = Placement(placed, settled.hosts, apart=settled.trainer.trust_network)
     at_home = [
         group
         for process, members in placed.items()

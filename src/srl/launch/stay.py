@@ -110,7 +110,7 @@ class Stay:
                 # Until the gate knows that the readers are here, somebody else grants the slots.
                 create_sample(stream.spec, self._arena, granted=True)
                 self._samples[name] = SampleMemory(stream.spec, self._arena)
-        self._place.attach(plan, brief.run_dir, lazy=True)
+        self._place.attach(plan, brief.run_dir, lazy=True, address=self._bind)
         self._keeper.start(plan, self._bind)
         probe = ""
         with suppress(OSError):

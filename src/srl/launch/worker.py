@@ -59,6 +59,8 @@ class Orders(msgspec.Struct, tag=True, kw_only=True):
     """Whether the run has other hosts, so that some processes are reached through the gate."""
     lazy: bool = False
     """Whether memory is taken as it is used, on a host that uses only part of it."""
+    address: str = ""
+    """Where trainers of other hosts may reach this host's; empty if none do."""
 
 
 class _Input:
@@ -155,6 +157,7 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
             shared=shared,
             local=HeapArena(),
             run_dir=Path(orders.run_dir),
+            address=orders.address,
             current=current,
         )
         host = Host(workers, board, _FlushingBell(bell, metrics), _writer(folder), current)

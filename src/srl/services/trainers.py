@@ -4,10 +4,14 @@ A group has a number, its *epoch*. Whoever finds that a group cannot go on (a me
 connection broke) starts the next epoch; each rank then says that it is there, what it holds, and
 later that its part of the next batch is complete. Nobody begins what all must do together before
 every rank has said so here: these are numbers in memory, so looking at them never waits.
+
+Ranks on several hosts have these numbers on each of them: a row is written where its rank is, and
+carried to the others (`merge`); the epoch is the largest that anyone knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +25,7 @@ class Standing(NamedTuple):
     holds: int
     """The version of this run that it holds; -1: none, it has only just started."""
     due: int
-    """The version for which the next batch of its stream is; -1 if nobody has said yet."""
+    """The version for which the next batch of its stream is."""
     published: int
     """The newest version that it knows to be published, -1 if none."""
     env_steps: int
@@ -40,10 +44,14 @@ class BatchNumbers(NamedTuple):
     age_max: int
 
 
-_JOINED, _READY, _LEFT, _STANDING = range(4)
+MEETING_FOLDER = "trainers"
+"""Where they find each other, by files: in shared memory, or in the run directory if they are on
+several hosts."""
+_JOINED, _READY, _LEFT, _TOKEN, _STANDING = range(5)
 _BATCH = _STANDING + len(Standing._fields)
-_WIDTH = _BATCH + len(BatchNumbers._fields)
 _FIRST = 8
+ROW = _BATCH + len(BatchNumbers._fields)
+"""Numbers that each rank says."""
 
 
 def all_together(parts: list[BatchNumbers]) -> BatchNumbers:
@@ -64,7 +72,7 @@ class Trainers:
         self._arena = arena
         self._name = f"trainers/{policy}"
         self.count = count
-        region = arena.region(self._name, 8 * (_FIRST + _WIDTH * count), "trainer.count")
+        region = arena.region(self._name, 8 * (_FIRST + ROW * count), "trainer.count")
         self._cells = region.view(np.int64).data
 
     @property
@@ -81,13 +89,15 @@ class Trainers:
     def remove(self, rank: int) -> None:
         """Ends the group because a member's death is certain, and forgets what that one said."""
         with self._arena.lock(self._name):
-            first = _FIRST + rank * _WIDTH
-            for cell in range(first, first + _WIDTH):
+            first = _FIRST + rank * ROW
+            for cell in range(first, first + ROW):
                 self._cells[cell] = 0
             self._cells[0] += 1
 
-    def join(self, rank: int, epoch: int, standing: Standing) -> None:
-        """Says that a rank is there for the group `epoch`, and how things stand with it."""
+    def join(self, rank: int, epoch: int, standing: Standing, token: int) -> None:
+        """Says that a rank is there for the group `epoch`, and how things stand with it; by random
+        tokens no two groups are taken for each other."""
+        self._set(rank, _TOKEN, token)
         for offset, number in enumerate(standing):
             self._set(rank, _STANDING + offset, number)
         self._set(rank, _JOINED, epoch + 1)
@@ -98,7 +108,11 @@ class Trainers:
 
     def standings(self) -> list[Standing]:
         """What each rank has said, once all have joined."""
-        return [Standing(*self._row(rank)[_STANDING:_BATCH]) for rank in range(self.count)]
+        return [Standing(*self.row(rank)[_STANDING:_BATCH]) for rank in range(self.count)]
+
+    def tokens(self) -> list[int]:
+        """What names this group, once all have joined."""
+        return [self._get(rank, _TOKEN) for rank in range(self.count)]
 
     def announce(self, rank: int, epoch: int, version: int, batch: BatchNumbers) -> None:
         """Says that a rank has its part of the batch that makes the version after `version`."""
@@ -113,7 +127,7 @@ class Trainers:
 
     def batches(self) -> list[BatchNumbers]:
         """What each rank's part is like, once all are ready."""
-        return [BatchNumbers(*self._row(rank)[_BATCH:]) for rank in range(self.count)]
+        return [BatchNumbers(*self.row(rank)[_BATCH:]) for rank in range(self.count)]
 
     def leave(self, rank: int) -> None:
         """Says that a rank gets no further batch."""
@@ -124,14 +138,36 @@ class Trainers:
         """Some rank gets no further batch, so there is none for anybody."""
         return any(self._get(rank, _LEFT) for rank in range(self.count))
 
-    def _row(self, rank: int) -> list[int]:
-        return [self._get(rank, field) for field in range(_WIDTH)]
+    # -- several hosts -----------------------------------------------------------------------------
+
+    def row(self, rank: int) -> list[int]:
+        """What a rank has said, as numbers."""
+        return [self._get(rank, field) for field in range(ROW)]
+
+    def merge(self, epoch: int, rows: Mapping[int, Sequence[int]]) -> bool:
+        """Takes over what another host knows of its ranks; True if anything is new."""
+        changed = False
+        for rank, row in rows.items():
+            if self.row(rank) != row:
+                changed = True
+                # What a rank has to say before that it has said it.
+                for field in reversed(range(ROW)):
+                    self._set(rank, field, row[field])
+        if epoch > self.epoch:
+            with self._arena.lock(self._name):
+                self._cells[0] = max(self.epoch, epoch)
+            changed = True
+        return changed
+
+    def fingerprint(self) -> bytes:
+        """Other bytes whenever anything has changed."""
+        return self._cells.tobytes()
 
     def _get(self, rank: int, field: int) -> int:
-        return int(self._cells[_FIRST + rank * _WIDTH + field])
+        return int(self._cells[_FIRST + rank * ROW + field])
 
     def _set(self, rank: int, field: int, value: int) -> None:
-        self._cells[_FIRST + rank * _WIDTH + field] = value
+        self._cells[_FIRST + rank * ROW + field] = value
 
 
 def _mark(epoch: int, version: int) -> int:

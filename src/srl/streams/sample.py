@@ -29,7 +29,7 @@ from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
 from srl.streams import sample_claims, sample_order
-from srl.streams.sample_memory import FREE, NOT_SAID, OUT_OF_TURN, READY, WRITING, SampleMemory
+from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,10 +288,8 @@ class SampleSource:
 
     @property
     def due(self) -> int:
-        """The version at which the batch that comes next will be consumed, as was last said; -1 if
-        the stream was numbered anew since."""
-        base = int(self._memory.base_version[0])
-        return base if base == NOT_SAID else base + self._batch
+        """The version at which the batch that comes next will be consumed, as was last said."""
+        return int(self._memory.base_version[0]) + self._batch
 
     def expect(self, version: int) -> None:
         """Says at which version the batch that comes next will be consumed: a trainer counts on

@@ -16,8 +16,6 @@ FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
 """The last three only where slots are granted by another host: granted and not begun; given back
 by a writer that left; given back for one that died."""
 WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST = range(4)
-NOT_SAID = -1
-"""As base version: nobody has said yet for which version the first batch is."""
 DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost")
 
 

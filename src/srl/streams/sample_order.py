@@ -64,6 +64,7 @@ def put_back_taken(memory: SampleMemory, reader: int, held: np.ndarray) -> int:
 def skip_to(memory: SampleMemory, reader: int, first: int) -> None:
     """Lets a reader go on at a ticket, if it is not there yet; under the lock."""
     memory.next_taken[reader] = max(int(memory.next_taken[reader]), first)
+    memory.next_ticket[0] = max(int(memory.next_ticket[0]), first)
     tickets = memory.returned[: int(memory.num_returned[0])].copy()
     kept = tickets[tickets >= first]
     memory.returned[: kept.size] = kept

@@ -47,6 +47,9 @@ class TrainerConfig:
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes cuda when there is one."""
     threads: int = 1
     """Torch threads of each trainer."""
+    trust_network: bool = False
+    """Trainers of a policy may be on several hosts: what they sum up is then neither encrypted nor
+    authenticated on its way, so nobody else must have access to the network between them."""
     max_restarts: int = -1
     """How often a killed trainer is started again; -1 is as `max_restarts` says."""
 

@@ -170,7 +170,7 @@ class TrainerWorker(Worker):
             self._load_learner(state["learner"])
         self._algorithm.join(self._group.ranks)
         self._number(state["published"])
-        if 0 <= self._source.due < state["due"]:
+        if self._source.due < state["due"]:
             self._skip_batch()
         self._source.expect(self.version)
         if state["published"] >= 0:

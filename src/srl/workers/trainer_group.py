@@ -1,17 +1,20 @@
 """Trainers that learn together: how they find each other, exchange numbers, and notice a death.
 
 Every rank has a part of each batch. Gradients and other whole-batch numbers are summed over ranks
-by torch.distributed (gloo; NCCL where each has a GPU of its own). Nothing here waits for long: a
-rank enters a sum only when `services/trainers.py` says that everyone has its batch, it shows its
-heartbeat while it waits inside one, and it leaves as soon as the group has ended or the run stops.
+by torch.distributed (gloo; NCCL where each has a GPU of its own on one host). Nothing here waits
+for long: a rank enters a sum only when `services/trainers.py` says that everyone has its batch, it
+shows its heartbeat while it waits inside one, and it leaves as soon as the group has ended or the
+run stops.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,13 @@ import torch
 
 from srl.algorithms.ranks import GroupBroken, Ranks
 from srl.arena.shm import ShmArena
-from srl.services.trainers import BatchNumbers, Standing, Trainers, all_together
+from srl.services.trainers import (
+    MEETING_FOLDER,
+    BatchNumbers,
+    Standing,
+    Trainers,
+    all_together,
+)
 from srl.workers.wiring import Context
 
 LOOK = timedelta(milliseconds=100)
@@ -47,6 +56,8 @@ class TrainerGroup:
         self._others = [w.process for w in members if w.index != self.rank]
         self._epoch = -1
         self._announced = -1
+        self._met: Path | None = None
+        """The file by which the ranks last found each other."""
         self._past: list[LinkedRanks] = []
         """Groups that ended. To take one apart waits for whatever is still under way in it."""
         if self.count > 1:
@@ -60,7 +71,7 @@ class TrainerGroup:
         epoch = self._trainers.epoch
         if epoch != self._epoch:
             self._epoch, self._announced = epoch, -1
-            self._trainers.join(self.rank, epoch, standing)
+            self._trainers.join(self.rank, epoch, standing, secrets.randbits(62))
             self._ring()
         return self._trainers.all_joined(epoch)
 
@@ -90,10 +101,20 @@ class TrainerGroup:
             if waited > STOP_GRACE_SECONDS and stopping():
                 raise GroupBroken("the run stops")
 
-        assert isinstance(self._context.shared, ShmArena)
-        file = self._context.shared.folder / f"trainers-{self._context.worker.group}-{epoch}"
-        group = _connect(file, self.rank, self.count, torch.device(self.device), look)
+        link = partial(_make_group, self._meeting_point(), self.rank, self.count)
+        group = _connect(partial(link, torch.device(self.device), self._context.address), look)
         self.ranks = LinkedRanks(group, self.rank, self.count, self.device, look, stopping)
+
+    def _meeting_point(self) -> Path:
+        """The file by which the ranks find each other, where all of them see it."""
+        context = self._context
+        assert isinstance(context.shared, ShmArena)
+        folder = (context.run_dir if context.address else context.shared.folder) / MEETING_FOLDER
+        folder.mkdir(exist_ok=True)
+        if self.rank == 0 and self._met is not None:
+            self._met.unlink(missing_ok=True)
+        self._met = folder / f"{context.worker.group}-{self._trainers.tokens()[0]:x}"
+        return self._met
 
     def share(self, data: bytes, source: int) -> bytes:
         """What one rank has, for all of them."""
@@ -230,17 +251,14 @@ def rank_device(device: str, rank: int, count: int) -> str:
     return f"cuda:{rank % torch.cuda.device_count()}"
 
 
-def _connect(
-    file: Path, rank: int, count: int, device: torch.device, look: Callable[[float], None]
-) -> Any:
-    """A process group, found by a file in shared memory. It is made in a thread, so that a rank
-    that dies meanwhile is noticed."""
+def _connect(link: Callable[[], Any], look: Callable[[float], None]) -> Any:
+    """A process group. It is made in a thread, so that a rank that dies meanwhile is noticed."""
     made: list[Any] = []
     failed: list[Exception] = []
 
     def make() -> None:
         try:
-            made.append(_make_group(file, rank, count, device))
+            made.append(link())
         except Exception as error:
             failed.append(error)
 
@@ -258,18 +276,20 @@ def _connect(
     return made[0]
 
 
-def _make_group(file: Path, rank: int, count: int, device: torch.device) -> Any:
+def _make_group(file: Path, rank: int, count: int, device: torch.device, address: str) -> Any:
+    """A process group, found by a file that all ranks see. Without an address of this host they are
+    all on it, and nobody else can reach them."""
     distributed: Any = torch.distributed
     store = distributed.FileStore(str(file), count)
     store.set_timeout(timedelta(seconds=MEET_SECONDS))
-    if device.type == "cuda" and torch.cuda.device_count() >= count:
+    if device.type == "cuda" and torch.cuda.device_count() >= count and not address:
         torch.cuda.set_device(device)
         return distributed.ProcessGroupNCCL(
             store, rank, count, distributed.ProcessGroupNCCL.Options()
         )
     options = distributed.ProcessGroupGloo._Options()
-    # Trainers of one policy share a host: nobody else can reach them.
-    options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    hostname = address or "127.0.0.1"
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=hostname)]
     options._timeout = NEVER
     options._threads = 1
     return distributed.ProcessGroupGloo(store, rank, count, options)

@@ -142,6 +142,8 @@ class Context:
     local: Arena
     """Where everything lies that does not."""
     run_dir: Path
+    address: str = ""
+    """Where trainers on other hosts reach this one's; empty if they are all on one host."""
 
     @property
     def name(self) -> str:

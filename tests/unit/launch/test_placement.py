@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from srl.errors import ConfigError
@@ -79,6 +81,27 @@ def test_readers_of_one_stream_are_on_one_host() -> None:
     with pytest.raises(ConfigError, match="all readers of stream 's' on one host, got a, b"):
         spread(readers, {"a": ("relabel",), "b": ("relabel",)})
     assert Placement(readers, {}).is_bound("relabel-0")
+
+
+def test_trainers_may_be_apart_where_the_network_is_trusted() -> None:
+    group = WorkerGroup(kind="x:Y", count=2, trains=("p",))
+    apart: Placed = {
+        f"trainer-{i}": [("trainer", dataclasses.replace(group, reads=(f"s@{i}",)), i)]
+        for i in range(2)
+    }
+    hosts = {"a": ("trainer",), "b": ("trainer",)}
+    with pytest.raises(ConfigError, match=r"got a, b.*trust_network=true.*neither encrypted"):
+        spread(apart, hosts)
+    placement = Placement(apart, hosts, apart=True)
+    assert placement.preferred == {"trainer-0": "a", "trainer-1": "b"}
+    here: dict[str, tuple[str, ...]] = {"a": (), "b": ()}
+    assert placement.choose("trainer-0", here, {}) == "a"
+    assert placement.choose("trainer-1", here, {}) == "b"
+    # Only the one whose host is lost goes elsewhere, and it stays there.
+    assert placement.choose("trainer-1", {"a": ()}, {}, awaited=["b"]) is None
+    assert placement.choose("trainer-1", {"a": ()}, {}) == "a"
+    assert placement.choose("trainer-1", here, {}) == "a"
+    assert placement.choose("trainer-0", here, {}) == "a"
 
 
 def test_a_worker_that_joins_goes_where_there_is_least() -> None:

@@ -12,22 +12,23 @@ OLD = Standing(holds=7, due=7, published=-1, env_steps=3, agent_steps=6)
 def test_a_group_is_complete_when_all_have_joined_the_same_epoch() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     epoch = trainers.epoch
-    trainers.join(0, epoch, NEW)
+    trainers.join(0, epoch, NEW, 8)
     assert not trainers.all_joined(epoch)
-    trainers.join(1, epoch, OLD)
+    trainers.join(1, epoch, OLD, 9)
     assert trainers.all_joined(epoch)
     assert trainers.standings() == [NEW, OLD]
+    assert trainers.tokens() == [8, 9]
     trainers.regroup(epoch)
     trainers.regroup(epoch)
     assert trainers.epoch == epoch + 1, "whoever comes second finds it done"
-    trainers.join(0, epoch + 1, NEW)
+    trainers.join(0, epoch + 1, NEW, 8)
     assert not trainers.all_joined(epoch + 1)
 
 
 def test_a_dead_member_ends_the_group_and_says_nothing_any_more() -> None:
     trainers = Trainers(HeapArena(), "p", 2)
     for rank in range(2):
-        trainers.join(rank, trainers.epoch, OLD)
+        trainers.join(rank, trainers.epoch, OLD, rank)
         trainers.announce(rank, trainers.epoch, 3, BatchNumbers(1, 1, 1, 1, 1))
     assert trainers.all_ready(trainers.epoch, 3)
     epoch = trainers.epoch
@@ -53,3 +54,24 @@ def test_there_is_no_further_batch_for_anybody_when_one_has_left() -> None:
     assert not trainers.someone_left
     trainers.leave(2)
     assert trainers.someone_left
+
+
+def test_hosts_know_the_same_of_every_rank_once_they_have_told_each_other() -> None:
+    here, there = Trainers(HeapArena(), "p", 2), Trainers(HeapArena(), "p", 2)
+    there.regroup(0)
+    assert here.merge(there.epoch, {1: there.row(1)})
+    assert here.epoch == 1
+    here.join(0, 1, OLD, 8)
+    there.join(1, 1, NEW, 9)
+    assert here.merge(1, {1: there.row(1)})
+    assert there.merge(1, {0: here.row(0)})
+    assert here.all_joined(1)
+    assert there.all_joined(1)
+    assert here.standings() == there.standings() == [OLD, NEW]
+    assert here.fingerprint() == there.fingerprint()
+    assert not here.merge(1, {1: there.row(1)}), "nothing is new"
+    # What is late changes no epoch back.
+    here.regroup(1)
+    assert not here.merge(1, {1: there.row(1)})
+    assert here.epoch == 2
+    assert not here.all_joined(2)

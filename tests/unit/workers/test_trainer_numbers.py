@@ -14,7 +14,9 @@ from srl.data.trajectory import TrajectorySpec
 from srl.services.board import Board
 from srl.services.messages import Note
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.streams.sample import SampleSource, SampleSpec, create_sample
+from srl.services.trainers import Standing
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
+from srl.streams.sample_books import ledger
 from srl.streams.sample_memory import SampleMemory
 from srl.workers.trainer import TrainerWorker
 from srl.workers.trainer_group import TrainerGroup
@@ -23,7 +25,13 @@ from srl.workers.worker import MADE, Wait
 AGENT = AgentSpec(obs={"a": ArraySpec(shape=(2,))}, action=Discrete(2))
 TRAJECTORY = TrajectorySpec(length=2, rows=1, envs=1, agent=AGENT)
 SAMPLES = SampleSpec(
-    name="s", trajectory=TRAJECTORY, slots=2, writers=("actor-0",), readers=("trainer-0",)
+    name="s",
+    trajectory=TRAJECTORY,
+    slots=2,
+    writers=("actor-0",),
+    readers=("trainer-0",),
+    items_per_batch=2,
+    max_policy_age=1,
 )
 WEIGHTS = ParameterSpec(policy="p", shapes={"weight": ((1, 2), "float32")})
 
@@ -127,6 +135,26 @@ def test_a_checkpoint_as_new_as_what_was_published_is_published_where_it_is_not(
     assert (trainer.version, bench.newest.version) == (9, 9)
     assert (bench.newest.snapshot().weights["weight"] == 1).all()
     assert bench.row.get("count_lost_updates") == 0
+
+
+def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None:
+    bench = Bench()
+    trainer = bench.trainer()
+    trainer.step()
+    slot = SampleSink(SAMPLES, bench.arena, 0).claim(0)
+    assert slot is not None
+    slot.trajectory.policy_version.fill(0)
+    slot.commit(TRAJECTORY.capacity, 2)
+    assert trainer.step() is MADE
+    assert ledger(SAMPLES, bench.arena).in_flight == 1
+    trainer._group.give_up()
+    ahead = Standing(holds=1, due=1, published=0, env_steps=0, agent_steps=0)
+    trainer._group.furthest = lambda: ahead  # type: ignore[method-assign]
+    assert trainer.step() is MADE
+    books = ledger(SAMPLES, bench.arena)
+    assert (books.dropped["out of turn"], books.in_flight) == (1, 0)
+    source = SampleSource(SAMPLES, bench.arena, 0)
+    assert source.due == trainer.version, "the next batch is for what comes now"
 
 
 def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:

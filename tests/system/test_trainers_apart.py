@@ -1,0 +1,99 @@
+"""Trainers of one policy on several hosts: they learn together, and when one of the hosts is lost
+the others keep what was learned."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from test_hosts import agents, log_of
+from test_trainer_hosts import Versions, kill_host, people, where
+from test_worker_deaths import assert_books_add_up
+
+__all__ = ["people"]
+
+pytestmark = pytest.mark.machines
+
+Start = Callable[..., Training]
+APART = (
+    "--layout", "remote", "--set", "trainer.count=2", "--set", "trainer.trust_network=true",
+    "--set", "hosts={a: [trainer], b: [trainer], c: [actor, policy]}",
+)  # fmt: skip
+PLACES = {"trainer/0": "a", "trainer/1": "b", "policy/0": "c", "actor/0": "c"}
+
+
+def test_trainers_on_two_hosts_learn_together_and_leave_nothing(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start("cartpole", *APART, "--until", "return>=120", "--steps", "200_000")
+    training.wait_for_updates(1)
+    wait_for(lambda: where(training) == PLACES, 10.0, "everyone where they belong")
+    agents(training)
+    training.workers()
+    assert training.wait() == 0, training.printed
+    versions.assert_monotone()
+    summary = read_summary(training.run_dir)
+    assert summary["reason"] == "reached return>=120"
+    assert summary["metrics"]["updates.default.lost"] == 0
+    assert_books_add_up(training.run_dir)
+    assert not (training.run_dir / "trainers").exists()
+    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    assert list(shm.iterdir()) == []
+
+
+def test_a_trainer_that_dies_takes_up_what_the_other_host_has(start: Start, shm: Path) -> None:
+    versions = Versions(shm)
+    training = start("CartPole-v1", "--steps", "1e9", *SMALL, *APART)
+    training.wait_for_updates(3)
+    for host in ("b", "a"):
+        (trainer,) = [
+            process
+            for process in agents(training)[host].children(recursive=True)
+            if "srl.launch.worker" in process.cmdline()
+        ]
+        os.kill(trainer.pid, signal.SIGKILL)
+        wait_for(lambda pid=trainer.pid: not psutil.pid_exists(pid), 10.0, "its end")
+        training.wait_for_updates(3)
+    wait_for(lambda: where(training) == PLACES, 10.0, "everyone where they belong")
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    versions.assert_monotone()
+    books = assert_books_add_up(training.run_dir)
+    assert books["dropped.reader died"] > 0
+    # At most the update that was under way is lost each time.
+    assert read_summary(training.run_dir)["metrics"]["updates.default.lost"] <= 2
+
+
+def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
+    start: Start, people: Callable[..., psutil.Process], shm: Path
+) -> None:
+    versions = Versions(shm)
+    training = start(
+        "CartPole-v1", "--launcher", "manual", "--steps", "1e9", *SMALL, *APART,
+        "--set", "host_silence_seconds=3", "--set", "checkpoint.every_seconds=1000",
+    )  # fmt: skip
+    wait_for((training.run_dir / "head.json").exists, 30.0, "a head")
+    first = people(training, "a")
+    for name in ("b", "c"):
+        people(training, name)
+    training.wait_for_updates(3)
+    before = training.metrics()
+    assert not checkpoints(training.run_dir)
+
+    kill_host(first)
+
+    wait_for(lambda: where(training).get("trainer/0") == "b", 40.0, "the trainer on the other host")
+    training.wait_for_updates(3)
+    after = training.metrics()
+    assert after["env_steps"] > before["env_steps"]
+    assert after["policy_version"] > before["policy_version"]
+    assert "trainer-0 goes on at b, because a is gone" in log_of(training)
+    assert where(training)["trainer/1"] == "b", "where it was"
+    assert training.stop(signal.SIGINT, within=8.0) == 130
+    versions.assert_monotone()
+    books = assert_books_add_up(training.run_dir)
+    assert books["dropped.host lost"] > 0
+    assert read_summary(training.run_dir)["metrics"]["updates.default.lost"] <= 2
