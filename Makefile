@@ -38,9 +38,11 @@ test-system: $(STAMP)  ## Run the tests of real processes, signals and faults.
 	@mkdir -p tests/system
 	$(call PYTEST,tests/system -m "not learning and not machines")
 
+# Tests of several machines wait more than they compute, so two run at a time.
 test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those of several machines.
 	@mkdir -p tests/learning
-	$(call PYTEST,tests/learning tests/system -m "learning or machines")
+	$(call PYTEST,tests/learning tests/system -m learning)
+	$(call PYTEST,tests/system -m machines -n 2 --dist loadfile)
 
 check: $(STAMP)  ## Lint, formatting and types.
 	$(BIN)/ruff check .
