@@ -110,8 +110,8 @@ class Training:
         if self.process.poll() is not None:
             pytest.fail(f"ended with {self.process.returncode}: {self.printed}")
 
-    def stop(self, number: int = signal.SIGINT, within: float = 5.0) -> int:
-        """Sends a signal and expects the command to end in time."""
+    def stop(self, number: int = signal.SIGINT, within: float = 20.0) -> int:
+        """Sends a signal and expects the command to end in time, beside other tests."""
         self.workers()
         start = time.monotonic()
         self.process.send_signal(number)

@@ -15,6 +15,8 @@ from srl.overrides import override, parse_pairs
 from srl.recipes.target import find_experiment
 from srl.services.metrics import read_metrics
 
+pytestmark = pytest.mark.alone
+
 COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
 FASTER = 1.3
 

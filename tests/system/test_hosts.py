@@ -120,7 +120,7 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     training.wait_for_updates(2)
 
     training.workers()
-    assert training.stop(signal.SIGINT, within=20.0) == 130
+    assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
     wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
     assert list(shm.iterdir()) == []
@@ -226,7 +226,7 @@ def test_workers_join_and_leave_a_running_experiment(
     assert "actor/0" in printed
     assert "actor/1" not in printed
 
-    assert training.stop(signal.SIGINT, within=20.0) == 130
+    assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
 
 

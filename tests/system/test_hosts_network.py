@@ -113,7 +113,7 @@ def test_a_host_may_be_cut_off_and_another_lost_for_good(
         three.agents["policies"].terminate()
         assert three.agents["policies"].wait(20) == 0
 
-        assert training.stop(signal.SIGINT, within=20.0) == 130
+        assert training.stop(signal.SIGINT) == 130
         assert_books_add_up(three.run_dir)
         assert three.agents["actors"].wait(20) == 0
         assert list(shm.iterdir()) == []
@@ -145,7 +145,7 @@ def test_trainers_on_a_host_of_their_own_go_on_at_home_when_it_is_cut_off(
         where = {w.name: w.host for w in status_of(training).workers}
         assert where["trainer/0"] == "home", "the samples are there now"
 
-        assert training.stop(signal.SIGINT, within=20.0) == 130
+        assert training.stop(signal.SIGINT) == 130
         assert_books_add_up(three.run_dir)
         assert [agent.wait(20) for agent in three.agents.values()] == [0, 0]
         assert list(shm.iterdir()) == []

@@ -12,6 +12,8 @@ from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 
+pytestmark = pytest.mark.alone
+
 Start = Callable[..., Training]
 
 
@@ -29,7 +31,7 @@ def test_a_signal_ends_a_run_well_and_it_goes_on_later(
     training = start("CartPole-v1", "--layout", layout, "--steps", "1e9", *SMALL)
     training.wait_for_updates(3)
 
-    assert training.stop(number) == 128 + number
+    assert training.stop(number, within=5.0) == 128 + number
 
     assert_gone(training, shm)
     before = read_summary(training.run_dir)
@@ -61,7 +63,7 @@ def test_a_signal_ends_a_run_that_has_not_begun(
     if layout == "shared":
         wait_for(training.workers, 30.0, "a worker process")
 
-    assert training.stop(number) == 128 + number
+    assert training.stop(number, within=5.0) == 128 + number
 
     assert_gone(training, shm)
     assert read_summary(training.run_dir)["status"] == "stopped"
@@ -78,7 +80,7 @@ def test_a_hanging_environment_does_not_hold_up_the_end(
     )  # fmt: skip
     wait_for(mark.exists, 60.0, f"the environment to hang: {training.printed}")
 
-    assert training.stop(signal.SIGINT) == 130
+    assert training.stop(signal.SIGINT, within=5.0) == 130
 
     assert_gone(training, shm)
     assert read_summary(training.run_dir)["status"] == "stopped"
@@ -98,7 +100,7 @@ def test_an_environment_that_hangs_while_it_is_made_can_be_interrupted(
         signal.signal(signal.SIGINT, before)
     wait_for(mark.exists, 30.0, "the environment to hang")
 
-    assert training.stop(signal.SIGINT) == 130
+    assert training.stop(signal.SIGINT, within=5.0) == 130
 
     assert_gone(training, shm)
 

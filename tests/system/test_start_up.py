@@ -16,6 +16,8 @@ from srl.errors import ConfigError, WorkerError
 from srl.launch.launch import launch
 from srl.run import assemble
 
+pytestmark = pytest.mark.alone
+
 LAUNCH = """
 import sys
 from srl.cli import main
