@@ -30,8 +30,6 @@ train: $(STAMP)  ## Train CartPole with PPO until it is solved.
 # pytest exits with 5 where a folder has no tests; that is no failure.
 PYTEST = $(BIN)/python -m pytest $(1) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
-TWO := -n 2 --dist loadfile
-
 test: $(STAMP)  ## Run the unit, contract and convention tests.
 	@mkdir -p tests/unit tests/contracts tests/conventions
 	$(call PYTEST,tests/unit tests/contracts tests/conventions -m "not system and not learning")
@@ -40,12 +38,12 @@ test: $(STAMP)  ## Run the unit, contract and convention tests.
 test-system: $(STAMP)  ## Run the tests of real processes, signals and faults.
 	@mkdir -p tests/system
 	$(call PYTEST,tests/system -m "alone")
-	$(call PYTEST,tests/system -m "not learning and not machines and not alone" $(TWO))
+	$(call PYTEST,tests/system -m "not learning and not machines and not alone" -n 2)
 
 test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those of several machines.
 	@mkdir -p tests/learning
 	$(call PYTEST,tests/learning tests/system -m learning)
-	$(call PYTEST,tests/system -m machines $(TWO))
+	$(call PYTEST,tests/system -m machines -n 2 --dist loadfile)
 
 check: $(STAMP)  ## Lint, formatting and types.
 	$(BIN)/ruff check .

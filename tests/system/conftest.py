@@ -48,21 +48,21 @@ def start(tmp_path: Path, shm: Path) -> Iterator[Callable[..., Training]]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts file systems of a few MB."""
+def small_disk() -> Iterator[Callable[[int], Path]]:
+    """Mounts file systems of a few MB, where paths are short enough for sockets."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     mounted = []
 
     def mount(megabytes: int) -> Path:
-        folder = tmp_path / f"disk{len(mounted)}"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix="srl-disk-"))
         done = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)],
             capture_output=True,
             text=True,
         )
         if done.returncode != 0:
+            folder.rmdir()
             pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
         mounted.append(folder)
         return folder
@@ -70,3 +70,4 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
     yield mount
     for folder in mounted:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+        folder.rmdir()

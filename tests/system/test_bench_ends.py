@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import pytest
 from harness import wait_for
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_measured_run_ends_with_who_measures(number: int, shm: Path) -> None:
+def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
     command = "import sys; from srl.cli import main; sys.exit(main())"
     arguments = ("bench", "W1a", "--seconds", "6", "--json")
     bench = subprocess.Popen([sys.executable, "-c", command, *arguments])
@@ -22,7 +19,7 @@ def test_the_measured_run_ends_with_who_measures(number: int, shm: Path) -> None
     try:
         wait_for(lambda: workers_of(bench.pid), 60.0, "workers of the measured run")
         started = psutil.Process(bench.pid).children(recursive=True)
-        bench.send_signal(number)
+        bench.kill()
         bench.wait(10.0)
         _, alive = psutil.wait_procs(started, 20.0)
         assert not alive

@@ -3,6 +3,7 @@ from others."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from srl.arena.shm import ROOT_VARIABLE
+from srl.errors import SharedMemoryError
 from srl.services.messages import Episodes, Message, decode, encode
 
 SOCKET_NAME = "metrics.sock"
@@ -148,7 +151,16 @@ class MetricsServer:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        self._socket.bind(str(folder / SOCKET_NAME))
+        path = folder / SOCKET_NAME
+        try:
+            self._socket.bind(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise SharedMemoryError(
+                f"shared memory: no socket can be made at {path} ({error}). Its path may have "
+                f"about 100 bytes and has {len(os.fsencode(path))}; point {ROOT_VARIABLE} to a "
+                "folder with a shorter one, where you may write."
+            ) from None
 
     def fileno(self) -> int:
         """For waiting together with other things."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from scripted import Play, Setup
 
 from srl.arena.arena import HeapArena
 from srl.data.records import Snapshot
-from srl.errors import EnvError
+from srl.errors import EnvError, SharedMemoryError
 from srl.launch.hosting import close_workers
 from srl.services.board import Board
 from srl.services.messages import Episodes
@@ -245,6 +246,13 @@ class CountingReader(ParameterReader):
 
 
 # -- metrics -------------------------------------------------------------------------------------
+
+
+def test_a_folder_too_deep_for_a_socket_is_named_with_the_setting(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    with pytest.raises(SharedMemoryError, match="SRL_SHM_DIR"):
+        MetricsServer(deep)
 
 
 def test_episodes_of_thousands_of_environments_all_arrive(tmp_path: Path) -> None:
