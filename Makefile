@@ -30,9 +30,9 @@ train: $(STAMP)  ## Train CartPole with PPO until it is solved.
 # pytest exits with 5 where a folder has no tests; that is no failure.
 PYTEST = $(BIN)/python -m pytest $(1) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
-test: $(STAMP)  ## Run the unit, contract and convention tests.
-	@mkdir -p tests/unit tests/contracts tests/conventions
-	$(call PYTEST,tests/unit tests/contracts tests/conventions -m "not system and not learning")
+test: $(STAMP)  ## Run the unit, contract and convention tests, and the examples.
+	@mkdir -p tests/unit tests/contracts tests/conventions tests/examples
+	$(call PYTEST,tests/unit tests/contracts tests/conventions tests/examples -m "not system and not learning")
 
 # Most of these wait more than they compute, so two run at a time.
 test-system: $(STAMP)  ## Run the tests of real processes, signals and faults.
