@@ -258,6 +258,8 @@ class ProcessRun:
     def _stop(self) -> None:
         """Asks for the last checkpoint, waits for it, and lets everyone leave."""
         self._saving.step()
+        # Parts of one that is under way may be older than what was learned since.
+        self._saving.give_up()
         self._saving.ask()
         failure = self._finish_saving()
         if failure is not None:

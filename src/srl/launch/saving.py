@@ -50,10 +50,11 @@ class Saving:
             self._controller.store.abort(self._given_up.pop())
 
     def give_up(self) -> None:
-        """Waits no more for parts that a lost host was to write.
+        """Waits no more for a checkpoint that is under way: a lost host was to write parts of it,
+        or there is to be a last one.
 
-        It may still write them, so nobody else does: the next checkpoint has a folder of its own.
-        The old one stays until then, for those who are about to write there.
+        Its parts may still be written, so the next checkpoint has a folder of its own. The old one
+        stays until then, for those who are about to write there.
         """
         if self._pending is not None:
             self._given_up.append(self._pending[1])
