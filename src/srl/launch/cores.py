@@ -40,10 +40,9 @@ def keep_to_one_core() -> socket.socket | None:
     The core is this process's for as long as it lives and holds what is returned. None where there
     is no core to be had.
     """
-    if not hasattr(os, "sched_setaffinity"):
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) == 1:
         return None
-    cores = sorted(os.sched_getaffinity(0))
-    for core in cores if len(cores) > 1 else ():
+    for core in sorted(os.sched_getaffinity(0)):
         claim = _claim(core)
         if claim is not None:
             os.sched_setaffinity(0, {core})
