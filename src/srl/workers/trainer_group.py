@@ -9,6 +9,7 @@ run stops.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -225,23 +226,26 @@ class LinkedRanks(Ranks):
     def _wait(self, work: Any) -> None:
         self._work = work
         start = time.monotonic()
-        while True:
-            try:
-                if self._finished(work):
-                    return
-            except RuntimeError as error:
-                if work.is_completed():
-                    raise GroupBroken(str(error)) from error
+        while not self._ended(work):
             self._look(time.monotonic() - start)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
 
-    def _finished(self, work: Any) -> bool:
+    def _ended(self, work: Any) -> bool:
+        """Whether it has ended, well or not, after a while of waiting."""
         if self._device == "cpu":
-            return bool(work.wait(LOOK))
+            # Raises both where it failed and where the time was over, and it may end between the
+            # two, so how it went is asked only of what has ended.
+            with contextlib.suppress(RuntimeError):
+                work.wait(LOOK)
+            return bool(work.is_completed())
         # Waiting would only order it before what comes next on the device.
         end = time.monotonic() + LOOK.total_seconds()
         while not work.is_completed() and time.monotonic() < end:
             time.sleep(0.0002)
-        return bool(work.is_completed() and work.wait())
+        return bool(work.is_completed())
 
 
 def rank_device(device: str, rank: int, count: int) -> str:
