@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -91,6 +92,8 @@ class Host:
         for puppet in self.puppets:
             puppet.end()
         if self.process.poll() is None:
+            # It may have been stopped.
+            self.process.send_signal(signal.SIGCONT)
             self.finish()
         elif self.process.stdin is not None:
             self.process.stdin.close()

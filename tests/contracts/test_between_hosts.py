@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -16,11 +19,13 @@ from srl.arena.shm import Bell, ShmArena
 from srl.data.records import Snapshot
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.streams.inference import InferenceClient
+from srl.streams.inference import InferenceClient, InferenceSpec
 from srl.streams.sample import SampleSource
 from srl.streams.sample_books import ledger
 
 WAIT_SECONDS = 20.0
+ANSWER_SECONDS = 1.5
+"""Half a second until a request is sent again, and what this machine takes besides."""
 
 
 @pytest.fixture
@@ -70,43 +75,89 @@ def test_two_hosts_of_servers_share_the_work_and_one_takes_over_when_the_other_i
         for index, puppet in enumerate(servers):
             puppet("open_server", spec=plain(spec), server=index)
             puppet.start("serve")
-        folder = hosts["actors"].folder
-        arena, bell = ShmArena(folder, "c0", gated=True), Bell(folder, "c0")
-        client = InferenceClient(spec, arena, 0)
-
-        def rounds(count: int) -> None:
-            for number in range(count):
-                for lane in range(6):
-                    ask(client, lane, [number, lane, 7])
-                left = set(range(6))
-                while left:
-                    assert bell.wait(WAIT_SECONDS), "never answered"
-                    for lane in client.poll():
-                        reply = client.take(lane)
-                        asked = client.request(lane).obs["a"][:3, 0]
-                        assert (reply.extras["value"][:3] == asked).all()
-                        assert (reply.action[:3] == asked.astype(np.int64) % 5).all()
-                        left.remove(lane)
-
-        rounds(30)
+        asking = _Asking(spec, hosts["actors"].folder)
+        asking.rounds(30)
         shares = [hosts[name].counters()["requests"] for name in ("first", "second")]
         assert min(shares) > 30, f"both hosts serve: {shares}"
         servers[1].kill()
         hosts["second"].process.kill()
-        for lane in range(6):
-            ask(client, lane, [1, 2, 3])
+        asking.ask(1)
         hosts.tell("second")
-        left = 6
-        while left:
-            assert bell.wait(WAIT_SECONDS), "the requests of the dead host are answered by another"
-            for lane in client.poll():
-                client.take(lane)
-                left -= 1
-        rounds(5)
-        client.close()
+        asking.check_answers()
+        asking.rounds(5)
+        asking.close()
         assert servers[0].result() > 0, "the last server sees that its client has left"
-        bell.close()
-        arena.close()
+
+
+@pytest.mark.parametrize("client", ["a-client", "z-client"], ids=["dials", "listens"])
+def test_a_host_that_does_not_answer_is_passed_over_until_it_does(client: str) -> None:
+    """The address book says nothing of a host of servers that stands still, goes on, and dies. The
+    client's host dials it or listens to it, as their names want it."""
+    spec = inference_spec(servers=("s0", "s1"), lanes_per_client=6)
+    plan = GatePlan(inference=(spec,))
+    with closing(Hosts(plan, first=("s0",), second=("s1",), **{client: ("c0",)})) as hosts:
+        for index, name in enumerate(("first", "second")):
+            puppet = hosts[name].puppet(f"s{index}")
+            puppet("open_server", spec=plain(spec), server=index)
+            puppet.start("serve")
+        asking, second = _Asking(spec, hosts[client].folder), hosts["second"]
+        asking.rounds(20)
+        second.process.send_signal(signal.SIGSTOP)
+        _check_passed_over(asking)
+        second.process.send_signal(signal.SIGCONT)
+        before, end = second.counters()["requests"], time.monotonic() + WAIT_SECONDS
+        while second.counters()["requests"] < before + 30:
+            assert time.monotonic() < end, "a host that answers again has its share again"
+            asking.rounds(1)
+        second.puppets[0].kill()
+        second.process.kill()
+        second.process.wait()
+        _check_passed_over(asking)
+        asking.close()
+
+
+def _check_passed_over(asking: _Asking) -> None:
+    took = asking.rounds(20)
+    assert max(took) < ANSWER_SECONDS, "what lies with the silent host is answered by another"
+    assert sorted(took)[10] < ANSWER_SECONDS / 5, f"and what is new is sent to the other: {took}"
+
+
+class _Asking:
+    """A client with six lanes."""
+
+    def __init__(self, spec: InferenceSpec, folder: Path) -> None:
+        self._arena, self._bell = ShmArena(folder, "c0", gated=True), Bell(folder, "c0")
+        self._client = InferenceClient(spec, self._arena, 0)
+
+    def rounds(self, count: int) -> list[float]:
+        """Asks with all lanes and checks what is answered; how long each round took."""
+        took = []
+        for number in range(count):
+            start = time.monotonic()
+            self.ask(number)
+            self.check_answers()
+            took.append(time.monotonic() - start)
+        return took
+
+    def ask(self, number: int) -> None:
+        for lane in range(6):
+            ask(self._client, lane, [number, lane, 7])
+
+    def check_answers(self) -> None:
+        left = set(range(6))
+        while left:
+            assert self._bell.wait(WAIT_SECONDS), "never answered"
+            for lane in self._client.poll():
+                reply = self._client.take(lane)
+                asked = self._client.request(lane).obs["a"][:3, 0]
+                assert (reply.extras["value"][:3] == asked).all()
+                assert (reply.action[:3] == asked.astype(np.int64) % 5).all()
+                left.remove(lane)
+
+    def close(self) -> None:
+        self._client.close()
+        self._bell.close()
+        self._arena.close()
 
 
 def test_weights_go_once_to_each_host_however_many_read_them_there() -> None:

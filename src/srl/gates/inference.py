@@ -4,7 +4,8 @@ Where clients are and no server is, `Asking` takes submitted lanes, sends their 
 servers (the one with the least to do), and writes the replies back. Where servers are, `Answering`
 puts the rows into the same lanes and sends back what was answered. Every request has a number; one
 that is not answered in time is sent again, to another host if there is one, and whatever comes
-twice or too late is known by its number.
+twice or too late is known by its number. A host that did not answer in time, or that nothing could
+be sent to, is doubted until it answers: others are asked, and it only gets copies now and then.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from srl.streams.relay import InferenceRelay
 
 CHECK_SECONDS = 0.1
 """How often lanes are looked through for those that wait too long."""
+TRY_SECONDS = 1.0
+"""How often a host that is doubted gets a copy of a request, to see whether it answers again."""
 
 
 @dataclass(slots=True)
@@ -30,8 +33,11 @@ class _Asked:
     seq: int
     rows: int
     since: float
-    host: str
     timer: Timer
+    host: str = ""
+    """The last one that it was to go to, ..."""
+    sent: bool = False
+    """... and whether it could be sent there."""
 
 
 class Asking:
@@ -48,6 +54,8 @@ class Asking:
         """Rows that each host has to answer."""
         self._seconds: dict[str, float] = {}
         """How long each host takes, smoothed."""
+        self._doubted: dict[str, float] = {}
+        """Hosts that did not answer, and when each is tried again."""
         self._next_check = 0.0
         self._here = False
 
@@ -62,6 +70,7 @@ class Asking:
         for host in gone:
             self._rows.pop(host, None)
             self._seconds.pop(host, None)
+            self._doubted.pop(host, None)
         lost = [lane for lane, asked in self._asked.items() if asked.host in gone]
         for lane in lost:
             del self._asked[lane]
@@ -79,8 +88,10 @@ class Asking:
                     self._forget(lane)
                 self._seq += 1
                 rows = self._relay.memory.num_rows[lane]
-                self._asked[lane] = _Asked(self._seq, rows, now, "", Timer(now))
+                self._asked[lane] = _Asked(self._seq, rows, now, Timer(now))
             self._send(fresh, hosts, now)
+            if self._doubted and fresh:
+                self._try_doubted(fresh[0], hosts, now)
         if self._asked and now >= self._next_check:
             self._next_check = now + CHECK_SECONDS
             self._check(hosts, now)
@@ -91,36 +102,54 @@ class Asking:
             if not self._relay.holds(lane):
                 # Its client died, and has withdrawn it.
                 self._forget(lane)
-            elif now >= asked.timer.due or not asked.host:
+            elif now >= asked.timer.due or not asked.sent:
                 late.append(lane)
         if late and not hosts:
             for lane in late:
                 self._forget(lane)
             self._relay.put_back(late)
         elif late:
-            self._post.counters.add("resent", sum(bool(self._asked[i].host) for i in late))
-            self._send(late, hosts, now, again=True)
+            sent = [asked for asked in map(self._asked.__getitem__, late) if asked.sent]
+            for asked in sent:
+                self._doubt(asked.host, now)
+            self._post.counters.add("resent", len(sent))
+            self._send(late, hosts, now)
 
-    def _send(self, lanes: list[int], hosts: list[str], now: float, again: bool = False) -> None:
+    def _doubt(self, host: str, now: float) -> None:
+        self._doubted.setdefault(host, now + TRY_SECONDS)
+
+    def _try_doubted(self, lane: int, hosts: list[str], now: float) -> None:
+        """Sends copies of a request to hosts that are doubted: whoever answers first counts."""
+        for host, due in self._doubted.items():
+            if now >= due and host in hosts and host != self._asked[lane].host:
+                self._doubted[host] = now + TRY_SECONDS
+                self._send_to(host, [lane])
+
+    def _send(self, lanes: list[int], hosts: list[str], now: float) -> None:
+        trusted = [host for host in hosts if host not in self._doubted]
         chosen: dict[str, list[int]] = {}
         for lane in lanes:
             asked = self._asked[lane]
-            others = [host for host in hosts if host != asked.host] or hosts
-            host = min(others, key=lambda name: self._rows.get(name, 0))
+            host = self._choose(asked.host, trusted, hosts)
             self._count(asked, -1)
-            asked.host = host
-            self._count(asked, 1)
-            if again:
+            if asked.sent:
                 asked.timer.again(now)
             else:
                 asked.timer = Timer(now, self._patience(host))
+            asked.host, asked.sent = host, True
+            self._count(asked, 1)
             chosen.setdefault(host, []).append(lane)
         for host, group in chosen.items():
             for some in _pieces(group, len(self._relay.pixels)):
                 if not self._send_to(host, some):
+                    self._doubt(host, now)
                     for lane in some:
-                        self._count(self._asked[lane], -1)
-                        self._asked[lane].host = ""
+                        self._asked[lane].sent = False
+
+    def _choose(self, last: str, trusted: list[str], hosts: list[str]) -> str:
+        """The host with the least to do: of those that answer, else another than the last."""
+        some = trusted or [host for host in hosts if host != last] or hosts
+        return min(some, key=lambda name: self._rows.get(name, 0))
 
     def _send_to(self, host: str, lanes: list[int]) -> bool:
         asked = [self._asked[lane] for lane in lanes]
@@ -149,6 +178,7 @@ class Asking:
     def reply(self, host: str, message: Reply, body: Body) -> None:
         """Replies have come: those that are waited for are written, others ignored."""
         _check(self._spec, message.lanes, message.rows, message.seqs, message.versions)
+        self._doubted.pop(host, None)
         now = self._post.clock()
         wanted: list[int] = []
         targets: list[memoryview | int] = []
