@@ -38,6 +38,14 @@ class HangingInitEnv(ScriptedEnv):
         time.sleep(3600.0)
 
 
+class TalkingEnv(ScriptedEnv):
+    """Prints at every beginning of an episode."""
+
+    def reset(self, **arguments: Any) -> Any:
+        print("an episode begins", flush=True)
+        return super().reset(**arguments)
+
+
 class StatelessEnv(ScriptedEnv):
     """An environment that offers no state, so that its episodes start anew after a resume."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -221,6 +223,14 @@ def test_workers_join_and_leave_a_running_experiment(
     assert main(["scale", run, "actor=4"]) == 2
     assert "expected 1 to 3 workers of 'actor', got 4" in capsys.readouterr().err
     assert main(["scale", run, "painter=4"]) == 2
+    # Why the head refuses comes to who asks, and at once.
+    began = time.monotonic()
+    assert main(["scale", run, "actor=1", "trainer=2"]) == 2
+    assert time.monotonic() - began < 5.0
+    refusal = capsys.readouterr().err
+    assert "expected 1 to 1 workers of 'trainer', got 2" in refusal
+    assert f"srl resume {run} --set trainer.count=2" in refusal
+    wait_for(lambda: "workers of 'trainer', got 2" in log_of(training), 5.0, "a line in the log")
     assert main(["status", run]) == 0
     printed = capsys.readouterr().out
     assert "actor/0" in printed
@@ -228,6 +238,28 @@ def test_workers_join_and_leave_a_running_experiment(
 
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
+
+
+def test_a_run_without_room_says_how_to_get_it_and_that_works(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    run = str(training.run_dir)
+    wait_for((training.run_dir / "status.json").exists, 30.0, "a status")
+    assert main(["scale", run, "actor=4"]) == 2
+    refusal = capsys.readouterr().err
+    resume, scale = re.findall(r"`srl (.*?)`", refusal)
+    assert training.stop(signal.SIGINT) == 130
+
+    verb, where, *settings = shlex.split(resume)
+    assert (verb, where) == ("resume", run)
+    again = start("", *settings, verb=verb)
+    again.wait_for_updates(2)
+    assert main(shlex.split(scale)) == 0
+    wait_for(lambda: sum(w.startswith("actor") for w in again.workers()) == 4, 20.0, "four actors")
+    assert again.stop(signal.SIGINT) == 130
+    assert_books_add_up(again.run_dir)
 
 
 def _steps(training: Training, index: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from chaos import Versions
-from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 from srl.launch.children import is_stopped
@@ -83,17 +84,25 @@ def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Star
     assert "silent for" in log
 
 
-def test_a_worker_that_is_killed_too_often_ends_the_run(start: Start) -> None:
-    training = start(
-        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "max_restarts=1"
-    )
+def kill_too_often(training: Training, name: str) -> None:
+    """Kills a worker once more than a run with max_restarts=1 forgives."""
     training.wait_for_updates(2)
-    pid = training.workers()["actor-0"].pid
+    pid = training.workers()[name].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: replaced(training, "actor-0", pid), 30.0, "a new actor-0")
+    wait_for(lambda: replaced(training, name, pid), 30.0, f"a new {name}")
     training.wait_for_updates(2)
+    os.kill(training.workers()[name].pid, signal.SIGKILL)
 
-    os.kill(training.workers()["actor-0"].pid, signal.SIGKILL)
+
+def test_too_many_deaths_end_the_run_with_the_cause_the_last_lines_and_a_checkpoint(
+    start: Start,
+) -> None:
+    training = start(
+        f"{FAULTY}:TalkingEnv", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", "max_restarts=1", "--set", "checkpoint.every_seconds=1000",
+    )  # fmt: skip
+    kill_too_often(training, "actor-0")
+    version = training.metrics()["policy_version"]
 
     assert training.wait() == 1
     assert "actor/0 was killed (SIGKILL)" in training.printed
@@ -103,6 +112,33 @@ def test_a_worker_that_is_killed_too_often_ends_the_run(start: Start) -> None:
     assert summary["status"] == "failed"
     assert "max_restarts" in summary["error"]
     assert_books_add_up(training.run_dir)
+
+    _, _, lines = training.printed.partition("Last lines of logs/actor-0.log:\n")
+    assert lines.startswith("    an episode begins\n")
+    # None was due, so the only one is of what was learned when the worker died.
+    (checkpoint,) = checkpoints(training.run_dir)
+    kept = json.loads((checkpoint / "manifest.json").read_text())["policy_versions"]["default"]
+    assert kept >= version
+    assert kept >= summary["policy_version"] - 1, "one that was under way is given up"
+    again = start("", "--steps", str(summary["env_steps"] + 1000), verb="resume")
+    assert again.wait() == 0, again.printed
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_told_beside_the_cause(start: Start) -> None:
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", "max_restarts=1", "--set", "checkpoint.every_seconds=1000",
+    )  # fmt: skip
+    training.wait_for_updates(1)
+    folder = training.run_dir / "checkpoints"
+    folder.rmdir()
+    folder.touch()
+    kill_too_often(training, "actor-0")
+
+    assert training.wait() == 1
+    assert "actor/0 was killed (SIGKILL), after 1 restarts" in training.printed
+    log = (training.run_dir / "logs" / "controller.log").read_text()
+    assert "the last checkpoint failed: " in log
 
 
 def test_a_killed_trainer_goes_on_from_the_checkpoint_under_higher_numbers(

@@ -12,6 +12,7 @@ _EXAMPLES = """
 srl scale runs/pong actor=8
 srl scale runs/pong actor=8 policy=2
 srl train pong --layout shared --set actor.max_count=16     (keeps room for more)
+srl resume runs/pong --set actor.max_count=16     (makes room in a run that has none)
 """
 _WAIT_SECONDS = 10.0
 
@@ -32,7 +33,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _scale(args: argparse.Namespace) -> int:
     from srl.errors import ConfigError, RunError
-    from srl.launch.scaling import check_scale, write_request
+    from srl.launch.scaling import ask_to_scale
     from srl.launch.status import read_status
 
     counts = {}
@@ -42,18 +43,8 @@ def _scale(args: argparse.Namespace) -> int:
             raise ConfigError(f"scale: expected GROUP=N like actor=8, got {text!r}.")
         counts[group] = int(number)
     run_dir = Path(args.directory)
-    status = read_status(run_dir)
-    if time.time() - status.written > _WAIT_SECONDS:
+    if time.time() - read_status(run_dir).written > _WAIT_SECONDS:
         raise RunError(f"{run_dir}: expected a run that goes on, got one that has ended.")
-    check_scale(counts, status.capacity, status.scaled)
-    write_request(run_dir, counts)
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while any(status.scaled[group] != count for group, count in counts.items()):
-        if time.monotonic() > deadline:
-            raise RunError(
-                f"{run_dir}: the run did not answer within {_WAIT_SECONDS:.0f} s. See `srl status`."
-            )
-        time.sleep(0.1)
-        status = read_status(run_dir)
-    print(", ".join(f"{group}={status.scaled[group]}" for group in counts))
+    ask_to_scale(run_dir, counts, _WAIT_SECONDS)
+    print(", ".join(f"{group}={count}" for group, count in counts.items()))
     return 0

@@ -257,11 +257,7 @@ class ProcessRun:
 
     def _stop(self) -> None:
         """Asks for the last checkpoint, waits for it, and lets everyone leave."""
-        self._saving.step()
-        # Parts of one that is under way may be older than what was learned since.
-        self._saving.give_up()
-        self._saving.ask()
-        failure = self._finish_saving()
+        failure = self._save_last()
         if failure is not None:
             raise failure
         self._leave()
@@ -269,9 +265,21 @@ class ProcessRun:
 
     def _rescue(self) -> None:
         """Keeps what was learned, where what failed is not the learning itself."""
-        with suppress(SrlError, OSError):
-            self._saving.ask()
-            self._finish_saving()
+        try:
+            failure: Exception | None = self._save_last()
+        except (SrlError, OSError) as error:
+            failure = error
+        if failure is not None:
+            # What the user is told is why the run ends; this comes beside it.
+            self._note("error", "controller", f"the last checkpoint failed: {failure}")
+
+    def _save_last(self) -> WorkerError | None:
+        """Stops everyone, and keeps what they have learned by then."""
+        self._saving.step()
+        # Parts of one that is under way may be older than what was learned since.
+        self._saving.give_up()
+        self._saving.ask()
+        return self._finish_saving()
 
     def _finish_saving(self) -> WorkerError | None:
         """Stops everyone, and waits for the checkpoint that is pending."""

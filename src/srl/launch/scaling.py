@@ -1,4 +1,5 @@
-"""Workers that join and leave a running experiment: what `srl scale` asks for, as a file.
+"""Workers that join and leave a running experiment: what `srl scale` asks for, as a file, and the
+head's answer, as another.
 
 The plan has room for a group's `max_count` workers; the head starts and ends processes within it.
 Batches keep their size, so what is learned from does not change.
@@ -6,25 +7,37 @@ Batches keep their size, so what is learned from does not change.
 
 from __future__ import annotations
 
+import secrets
 import time
 from pathlib import Path
 
 import msgspec
 
-from srl.errors import ConfigError
+from srl.errors import ConfigError, RunError
 from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
 from srl.services.messages import Note
 from srl.workers.wiring import Plan
 
 SCALE_FILE = "scale.json"
+ANSWER_FILE = "scale_answer.json"
 EVERY_SECONDS = 0.5
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers of each group are to run."""
 
+    token: str
+    """By this whoever asks knows the answer."""
     counts: dict[str, int]
+
+
+class ScaleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a request."""
+
+    token: str
+    refusal: str = ""
+    """Why nothing was done; empty if it was."""
 
 
 def processes_of(plan: Plan, group: str) -> list[str]:
@@ -32,20 +45,40 @@ def processes_of(plan: Plan, group: str) -> list[str]:
     return [worker.process for worker in plan.workers if worker.group == group]
 
 
-def check_scale(counts: dict[str, int], capacity: dict[str, int], scaled: dict[str, int]) -> None:
+def check_scale(plan: Plan, counts: dict[str, int], run_dir: Path) -> None:
     """Raises if the plan has no room for so many workers."""
+    groups = list(dict.fromkeys(worker.group for worker in plan.workers))
     for group, count in counts.items():
-        if group not in capacity:
+        if group not in groups:
             raise ConfigError(
-                f"scale: expected a group of workers ({', '.join(capacity)}), got {group!r}."
+                f"scale: expected a group of workers ({', '.join(groups)}), got {group!r}."
             )
-        if not 1 <= count <= capacity[group]:
-            fixed = capacity[group] == scaled[group]
-            hint = "" if not fixed else ". Start (or resume) the run with room for more"
+        room = len(processes_of(plan, group))
+        if not 1 <= count <= room:
+            hint = f" {_how_to_have(plan, group, count, run_dir)}" if count > room else ""
             raise ConfigError(
-                f"scale: expected 1 to {capacity[group]} workers of {group!r}, got "
-                f"{count}{hint}: --set {group}.max_count={max(count, 1)}."
+                f"scale: expected 1 to {room} workers of {group!r}, got {count}.{hint}"
             )
+
+
+def _how_to_have(plan: Plan, group: str, count: int, run_dir: Path) -> str:
+    """How a user gets more workers of a group than the plan has room for."""
+    inline = plan.experiment["layout"] == "inline"
+    owner = {"actor": "actor", "policy": "actor" if inline else "inference"}.get(group)
+    if any(worker.trains for worker in plan.workers if worker.group == group):
+        # Batches are divided among them, so their number is part of the plan.
+        setting, then = "trainer.count", ""
+    elif group == "evaluator":
+        setting, then = "evaluator.count", ""
+    elif owner is not None:
+        setting, then = f"{owner}.max_count", f", then `srl scale {run_dir} {group}={count}`"
+    else:
+        return f"Give the group {group!r} room in the run's dataflow (WorkerGroup.max_count)."
+    fixed = "" if then else f"The number of {group} workers is fixed while a run goes on. "
+    return (
+        f"{fixed}Stop the run, which keeps a checkpoint, and go on with `srl resume {run_dir} "
+        f"--set {setting}={count}`{then}."
+    )
 
 
 def check_streams(plan: Plan, counts: dict[str, int]) -> None:
@@ -66,12 +99,14 @@ class Scaling:
     """Does what the file asks for."""
 
     def __init__(self, run_dir: Path, controller: Controller, fleet: Fleet) -> None:
+        self._run_dir = run_dir
         self._path = run_dir / SCALE_FILE
         self._controller = controller
         self._fleet = fleet
         self._next = 0.0
         # What a run before this one was asked for is over.
         self._path.unlink(missing_ok=True)
+        (run_dir / ANSWER_FILE).unlink(missing_ok=True)
 
     def step(self) -> None:
         """Looks for a request now and then."""
@@ -85,16 +120,23 @@ class Scaling:
             return
         self._path.unlink(missing_ok=True)
         try:
-            self._scale(msgspec.json.decode(data, type=ScaleRequest).counts)
-        except (msgspec.DecodeError, ConfigError) as error:
-            self._say("warning", str(error))
+            request = msgspec.json.decode(data, type=ScaleRequest)
+        except msgspec.DecodeError as error:
+            self._say("warning", f"{self._path}: expected a request, got {error}.")
+            return
+        refusal = ""
+        try:
+            self._scale(request.counts)
+        except ConfigError as error:
+            refusal = str(error)
+            self._say("warning", refusal)
+        _write(self._run_dir / ANSWER_FILE, ScaleAnswer(token=request.token, refusal=refusal))
 
     def _scale(self, counts: dict[str, int]) -> None:
         plan, fleet = self._controller.plan, self._fleet
+        check_scale(plan, counts, self._run_dir)
         groups = {worker.group for worker in plan.workers}
-        capacity = {group: len(processes_of(plan, group)) for group in groups}
         scaled = {g: len(fleet.wanted.intersection(processes_of(plan, g))) for g in groups}
-        check_scale(counts, capacity, scaled)
         check_streams(plan, {**scaled, **counts})
         for group, count in counts.items():
             processes = processes_of(plan, group)
@@ -109,8 +151,30 @@ class Scaling:
         self._controller.collector.add(Note("controller", level, text))  # type: ignore[arg-type]
 
 
-def write_request(run_dir: Path, counts: dict[str, int]) -> None:
-    """Asks a running experiment for so many workers of each group."""
-    aside = run_dir / f".{SCALE_FILE}"
-    aside.write_bytes(msgspec.json.encode(ScaleRequest(counts=counts)))
-    aside.replace(run_dir / SCALE_FILE)
+def ask_to_scale(run_dir: Path, counts: dict[str, int], seconds: float) -> None:
+    """Asks a running experiment for so many workers of each group, and raises its refusal."""
+    token = secrets.token_hex(8)
+    _write(run_dir / SCALE_FILE, ScaleRequest(token=token, counts=counts))
+    deadline = time.monotonic() + seconds
+    while (answer := _read_answer(run_dir)) is None or answer.token != token:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"{run_dir}: expected an answer within {seconds:.0f} s, got none. See `srl status "
+                f"{run_dir}`."
+            )
+        time.sleep(0.05)
+    if answer.refusal:
+        raise ConfigError(answer.refusal)
+
+
+def _read_answer(run_dir: Path) -> ScaleAnswer | None:
+    try:
+        return msgspec.json.decode((run_dir / ANSWER_FILE).read_bytes(), type=ScaleAnswer)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _write(path: Path, value: ScaleRequest | ScaleAnswer) -> None:
+    aside = path.with_name(f".{path.name}")
+    aside.write_bytes(msgspec.json.encode(value))
+    aside.replace(path)
