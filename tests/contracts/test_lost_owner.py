@@ -11,6 +11,7 @@ from gated import Hosts
 
 from srl.arena.shm import Bell, bump_placement, make_bell
 from srl.data.records import Snapshot
+from srl.gates.counters import GateCounters
 from srl.gates.post import GatePlan, Samples, Weights
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.sample import SampleSource
@@ -166,6 +167,17 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         memory.num_lost[0] = 13
         received = hosts["home"].counters()["received_messages"]
         while hosts["home"].counters()["received_messages"] < received + 3:
+            bell.wait(0.05)
+        assert memory.num_lost[0] == 13
+        # A gate that takes another's place is told once more of what that one has done.
+        home = hosts["home"]
+        home.process.kill()
+        home.process.wait()
+        GateCounters(home.arena).set("received_messages", 0)
+        home.incarnation += 1
+        home.start()
+        hosts.tell()
+        while home.counters()["received_messages"] < 6:
             bell.wait(0.05)
         assert memory.num_lost[0] == 13
         bell.close()

@@ -115,12 +115,6 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     wait_for(lambda: _hosts(training).get("actor/1") == "b", 20.0, "the actor's return")
     training.wait_for_updates(2)
 
-    # A host whose gate is killed joins anew.
-    children = agents(training)["c"].children()
-    next(child for child in children if "srl.launch.gate" in child.cmdline()).kill()
-    wait_for(lambda: "host c joined again" in log_of(training), 20.0, "the host's return")
-    training.wait_for_updates(2)
-
     training.workers()
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)

@@ -185,9 +185,11 @@ class Ends:
         if memory.granted[0] or self._asked.get((host, number), 0) >= times:
             return
         self._asked[host, number] = times
-        # A new owner hears of what is long done.
-        if version >= memory.base_version[0]:
+        # A new owner hears of what is long done, and so does a new gate of the old one.
+        request = [times, version, under_way]
+        if version >= memory.base_version[0] and memory.anew.tolist() != request:
             count_anew(spec, self._arena, version, under_way)
+            memory.anew[:] = request
 
     def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
         for index in states:

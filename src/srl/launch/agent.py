@@ -158,7 +158,7 @@ class _Agent:
                 stay.close()
             if code is not None:
                 return code
-            log.warning("joining anew: %s", stay.gate_ended or "the head has given this host up")
+            log.warning("joining anew: the head has given this host up")
 
     # -- joining -----------------------------------------------------------------------------------
 
@@ -213,10 +213,6 @@ class _Agent:
                 if message is not None:
                     stay.handle(message)
             self._turn(stay)
-            if stay.gate_ended:
-                stay.channel.post(Trouble(stay.gate_ended))
-                self._say_goodbye(stay)
-                return None
             if self._is_orphaned():
                 log.warning("the head is gone; finishing")
                 stay.end(GOODBYE_SECONDS)

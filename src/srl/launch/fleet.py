@@ -277,12 +277,11 @@ class Fleet:
         return found
 
     def _replace_gate(self, how: str) -> None:
-        """Starts another gate here. What the dead one held for other hosts is taken back, and they
-        join anew."""
-        assert self.head is not None
-        self.home.take_back(process for process, host in self.where.items() if host != HOME)
+        """Starts another gate here; everyone learns of it by the address book. What was on its way
+        through the dead one is asked for, or collected, again."""
+        self.home.take_back_relayed()
         self._keeper.replace(how)
-        self.head.hosts.give_up_all(f"the gate at home {how}")
+        self.news.append(f"the gate at home {how}; starting another one")
 
     def _lose(self, place: RemotePlace) -> list[Exit]:
         self.news.append(f"host {place.name} is gone: {place.gone}")

@@ -215,6 +215,8 @@ class Hosts:
             case Output():
                 self._log(place, message)
             case GateIs():
+                if place.gate is not None:
+                    log.warning("the gate of host %s ended; it has another one", place.name)
                 place.gate = message
                 self.book_changed = True
             case Ready():
@@ -291,11 +293,6 @@ class Hosts:
         self._sessions[place.channel.session] = place
         self.joined.append(place)
         return place
-
-    def give_up_all(self, why: str) -> None:
-        """Has everyone join anew."""
-        for place in list(self.places.values()):
-            self._give_up(place, why)
 
     def _give_up(self, place: RemotePlace, why: str) -> None:
         place.gone = why

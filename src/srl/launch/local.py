@@ -119,13 +119,11 @@ class LocalPlace:
         for member in self._members[ended.process]:
             self._names.remove(member.name)
 
-    def take_back(self, processes: Iterable[str]) -> None:
-        """Gives back what a dead gate held here for processes of other hosts; LockHeld if it is to
-        be tried again."""
-        assert self._plan is not None
-        for process in processes:
-            reclaim(self._plan, self._impatient, process)
-        reclaim_relayed(self._plan, self._impatient)
+    def take_back_relayed(self) -> None:
+        """Gives back the requests that a dead gate had taken; LockHeld if it is to be tried again.
+        What it had lent or borrowed its successor finds by itself."""
+        if self._plan is not None:
+            reclaim_relayed(self._plan, self._impatient)
 
     def is_alive(self, process: str) -> bool:
         """Whether a process runs here."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from srl.arena.shm import GATE, RunFolder, ShmArena
+from srl.arena.shm import GATE, LockHeld, RunFolder, ShmArena
 from srl.launch.control import (
     Beat,
     Book,
@@ -69,8 +69,8 @@ class Stay:
         self._next_beat = 0.0
         self._hurried = False
         self._ending = False
-        self.gate_ended = ""
-        """How the gate ended before its time. What it had on its way is lost, and the stay over."""
+        self._gate_ended = ""
+        """How the gate ended, until it is replaced."""
 
     def fileno(self) -> int:
         """Of the socket that its workers report to."""
@@ -168,7 +168,7 @@ class Stay:
                 self.channel.post(Output(process, text))
         for each in ended:
             if each.process == GATE:
-                self.gate_ended = "" if self._ending else f"its gate {each.how}"
+                self._gate_ended = each.how
                 continue
             self.channel.post(
                 Exited(
@@ -179,6 +179,11 @@ class Stay:
                     failure=each.failure,
                 )
             )
+        if self._gate_ended and not self._ending:
+            with suppress(LockHeld):
+                self._place.take_back_relayed()
+                self._keeper.replace(self._gate_ended)
+                self._gate_ended = ""
         up = self._keeper.news()
         if up is not None:
             self.channel.post(
