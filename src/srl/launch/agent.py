@@ -171,7 +171,7 @@ class _Agent:
                 raise RunError(
                     f"could not join {self._head[0]}:{self._head[1]} within {wait_seconds:g} s: "
                     f"{reason}. Check that the run goes on, that the port can be reached from "
-                    "here, and that the key file is this run's."
+                    "here, and that the key file is this run's: one that is resumed has another."
                 )
             self._send(Packet("", 0, 0, self._join))
             if not self._socket.poll(int(ASK_SECONDS * 1000)):

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from srl.errors import RunError
 from srl.launch.engines import HostRequest, Join, agent_command
 from srl.launch.last_words import log_tail
+from srl.launch.restarts import AgentRestarts
 
 LOOPBACK = "127.0.0.1"
-MAX_STARTS = 5
 LEAVE_SECONDS = 3.0
 
 
@@ -25,7 +24,7 @@ class LocalAgents:
         self._run_dir = run_dir
         self._join: Join | None = None
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._starts: dict[str, int] = {}
+        self._restarts = AgentRestarts()
 
     def start(self, join: Join, hosts: Sequence[HostRequest]) -> None:
         """Starts an agent for each host."""
@@ -35,7 +34,6 @@ class LocalAgents:
 
     def _start(self, name: str) -> None:
         assert self._join is not None
-        self._starts[name] = self._starts.get(name, 0) + 1
         with (self._run_dir / "logs" / f"agent-{name}.log").open("ab") as output:
             self._agents[name] = subprocess.Popen(
                 agent_command(self._join, name),
@@ -46,27 +44,27 @@ class LocalAgents:
             )
 
     def poll(self) -> list[str]:
-        """Starts agents again that have ended."""
+        """Starts agents again that have ended, each time later."""
         news = []
-        for name, agent in list(self._agents.items()):
+        for name, agent in self._agents.items():
             code = agent.poll()
-            if code is None:
-                continue
-            if self._starts[name] >= MAX_STARTS:
-                raise RunError(
-                    f"the agent of host {name!r} ended {MAX_STARTS} times (exit code {code})."
-                    f"{log_tail(self._run_dir, f'agent-{name}')}"
-                )
-            news.append(f"the agent of host {name} ended (exit code {code}); starting it again")
+            if code is not None and not self._restarts.waits(name):
+                tail = log_tail(self._run_dir, f"agent-{name}")
+                news.append(self._restarts.ended(name, f"exit code {code}", tail))
+        for name in self._restarts.due():
             self._start(name)
         return news
 
     def waiting(self) -> dict[str, str]:
-        """Every agent is started at once; one that has not joined is about to."""
-        return {name: "its agent is starting" for name in self._agents}
+        """An agent that has not joined is about to, unless it has ended."""
+        return {
+            name: "it is started again soon" if self._restarts.waits(name) else "it is starting"
+            for name in self._agents
+        }
 
     def remove(self, name: str) -> None:
         """Ends one host's agent."""
+        self._restarts.forget(name)
         agent = self._agents.pop(name, None)
         if agent is not None:
             self._end([agent])

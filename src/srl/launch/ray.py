@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,12 +21,10 @@ from srl.errors import RunError, SrlError
 from srl.experiment import Experiment
 from srl.launch.engines import HostRequest, Join
 from srl.launch.ray_cluster import RayCluster, bundle, explain_missing
+from srl.launch.restarts import AgentRestarts
 
 LEAVE_SECONDS = 3.0
 """How long agents may take to leave after the head has told them to."""
-MAX_ENDS = 5
-ENDS_SECONDS = 300.0
-"""So many ends of a host's agent within this time end the run."""
 
 
 class RayAgent:
@@ -71,8 +68,6 @@ class _Host:
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
-        self.ends: deque[float] = deque(maxlen=MAX_ENDS)
-        """When its agent ended the last times."""
         self.ask()
 
     def ask(self) -> None:
@@ -93,6 +88,7 @@ class RayEngine:
         self._key = ""
         self._groups: list[_Group] = []
         self._hosts: dict[str, _Host] = {}
+        self._restarts = AgentRestarts()
         self._news: list[str] = []
 
     @property
@@ -145,8 +141,10 @@ class RayEngine:
                     continue
                 host.is_up = True
                 self._news.append(f"host {name} runs on {where}")
-            if self._is_ready(host.ended):
+            if not self._restarts.waits(name) and self._is_ready(host.ended):
                 self._begin_again(name, host, self._result(name, host.ended))
+        for name in self._restarts.due():
+            self._hosts[name].ask()
         self._check_patience()
         news, self._news = self._news, []
         return news
@@ -155,13 +153,9 @@ class RayEngine:
         """Has an agent run again that ended although the run goes on."""
         if words is None:
             self._news.append(f"host {name}: its actor was lost; Ray starts it again")
+            host.ask()
         else:
-            now = time.monotonic()
-            host.ends.append(now)
-            if len(host.ends) == MAX_ENDS and now - host.ends[0] < ENDS_SECONDS:
-                raise RunError(f"the agent of host {name!r} ended {MAX_ENDS} times: {words}")
-            self._news.append(f"the agent of host {name} ended ({words}); starting it again")
-        host.ask()
+            self._news.append(self._restarts.ended(name, words))
 
     def _is_ready(self, reference: Any) -> bool:
         ready, _ = self._ray.wait([reference], timeout=0)
@@ -219,6 +213,7 @@ class RayEngine:
 
     def remove(self, name: str) -> None:
         """Ends one host's actor; its place is given back with the last one of its group."""
+        self._restarts.forget(name)
         host = self._hosts.pop(name, None)
         if host is None:
             return

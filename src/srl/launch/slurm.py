@@ -18,12 +18,9 @@ from srl.errors import ConfigError, RunError
 from srl.experiment import Experiment
 from srl.launch.engines import HostRequest, Join, agent_command
 from srl.launch.last_words import log_tail
+from srl.launch.restarts import AgentRestarts
 from srl.launch.slurm_job import PARTS_VARIABLE, inside_job
 
-MAX_STARTS = 6
-"""How often in a row an agent may end before the run does."""
-LASTING_SECONDS = 60.0
-"""An agent that ran for so long was well: it begins to count anew."""
 LEAVE_SECONDS = 3.0
 LOOPBACK = "127.0.0.1"
 
@@ -36,10 +33,9 @@ class _Step:
     node: str
     cpus: int
     process: subprocess.Popen[bytes] | None = None
-    starts: int = 0
-    begun: float = 0.0
-    due: float = 0.0
-    """When it is started next, where it does not run."""
+    """None while it is to be started again."""
+    is_new: bool = True
+    """Whether it has never been started."""
 
 
 class SlurmEngine:
@@ -54,6 +50,7 @@ class SlurmEngine:
         self._run_dir = run_dir.absolute()
         self._join: Join | None = None
         self._steps: dict[str, _Step] = {}
+        self._restarts = AgentRestarts()
         names = msgspec.json.decode(os.environ[PARTS_VARIABLE], type=list[list[str]])
         self._one_part = len(names) == 1
         self._where = {
@@ -90,13 +87,11 @@ class SlurmEngine:
 
     def _run(self, name: str, step: _Step) -> None:
         assert self._join is not None
-        step.starts += 1
-        step.begun = time.monotonic()
         command = [
             "srun",
             *([] if self._one_part else [f"--het-group={step.part}"]),
             # A node may be lost: then another of the job takes the agent in, beside its own.
-            *([f"--nodelist={step.node}"] if step.starts == 1 else []),
+            *([f"--nodelist={step.node}"] if step.is_new else []),
             *("--nodes=1", "--ntasks=1", f"--cpus-per-task={step.cpus}", "--overlap"),
             *(f"--job-name=agent-{name}", "--input=none", "--unbuffered", "--kill-on-bad-exit=0"),
             *agent_command(self._join, name),
@@ -109,29 +104,19 @@ class SlurmEngine:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        step.is_new = False
 
     def poll(self) -> list[str]:
         """Starts agents again that have ended, after a while that grows."""
         news = []
-        now = time.monotonic()
         for name, step in self._steps.items():
-            if step.process is None:
-                if now >= step.due:
-                    self._run(name, step)
-                continue
-            code = step.process.poll()
-            if code is None:
-                if now - step.begun > LASTING_SECONDS:
-                    step.starts = 1
-                continue
-            if step.starts >= MAX_STARTS:
-                raise RunError(
-                    f"the agent of host {name!r} ended {step.starts} times in a row (exit code "
-                    f"{code}).{log_tail(self._run_dir, f'agent-{name}')}"
-                )
-            step.process = None
-            step.due = now + 0.5 * 2.0 ** (step.starts - 1)
-            news.append(f"the agent of host {name} ended (exit code {code}); starting it again")
+            code = step.process.poll() if step.process is not None else None
+            if code is not None:
+                step.process = None
+                tail = log_tail(self._run_dir, f"agent-{name}")
+                news.append(self._restarts.ended(name, f"exit code {code}", tail))
+        for name in self._restarts.due():
+            self._run(name, self._steps[name])
         return news
 
     def waiting(self) -> dict[str, str]:
@@ -143,6 +128,7 @@ class SlurmEngine:
 
     def remove(self, name: str) -> None:
         """Ends one host's agent; its node stays with the job."""
+        self._restarts.forget(name)
         step = self._steps.pop(name, None)
         if step is not None:
             _end([step])

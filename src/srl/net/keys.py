@@ -1,7 +1,8 @@
 """Keys of a run: CURVE pairs, in files that only their owner may read.
 
-Each run has a pair for its head and a pair with which hosts join it. Who has the join key's file
-may take part in the run; nobody else can even finish a handshake.
+Each run has a pair for its head and a pair with which hosts join it, both made anew whenever it is
+started, resumed or queued again. The head's stays in its memory. Who has the join key's file may
+take part in the run for as long as it goes on; nobody else can even finish a handshake.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import zmq
@@ -18,7 +18,7 @@ from zmq.utils import z85
 from srl.errors import NetError
 
 FOLDER = "keys"
-HEAD_FILE, JOIN_FILE = "head.key", "join.key"
+JOIN_FILE = "join.key"
 _MODE = 0o600
 
 
@@ -64,9 +64,6 @@ class RunKeys(msgspec.Struct, frozen=True, kw_only=True):
     join: KeyPair
 
 
-_File = TypeVar("_File", KeyPair, JoinKey)
-
-
 def new_pair() -> KeyPair:
     """A fresh pair."""
     public, secret = zmq.curve_keypair()
@@ -74,15 +71,12 @@ def new_pair() -> KeyPair:
 
 
 def make_run_keys(run_dir: Path) -> RunKeys:
-    """Makes the keys of a run, and their files in `RUN/keys`; a run that has keys keeps them."""
+    """Makes the keys of a run that starts, and the file for those who join it in `RUN/keys`. What
+    was there before is worth nothing from now on."""
     folder = run_dir / FOLDER
-    if (folder / JOIN_FILE).exists():
-        join = load_join_key(folder / JOIN_FILE)
-        return RunKeys(head=_load(folder / HEAD_FILE, KeyPair), join=join.pair)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     head, join_pair = new_pair(), new_pair()
     join = JoinKey(head=head.public, public=join_pair.public, secret=join_pair.secret)
-    _write(folder / HEAD_FILE, head)
     _write(folder / JOIN_FILE, join)
     return RunKeys(head=head, join=join_pair)
 
@@ -94,19 +88,6 @@ def join_key_path(run_dir: Path) -> Path:
 
 def load_join_key(path: Path) -> JoinKey:
     """Reads a join key's file."""
-    return _load(path, JoinKey)
-
-
-def _write(path: Path, value: KeyPair | JoinKey) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, _MODE)
-        file.write(msgspec.json.encode(value))
-    aside.replace(path)
-
-
-def _load(path: Path, kind: type[_File]) -> _File:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         data = path.read_bytes()
@@ -121,12 +102,21 @@ def _load(path: Path, kind: type[_File]) -> _File:
             f"Others on this machine could join the run: chmod 600 {path}"
         )
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=JoinKey)
     except (msgspec.DecodeError, NetError, UnicodeDecodeError) as error:
         raise NetError(
             f"{path}: expected a key file, got something else ({error}). Copy it again from the "
             "run's directory."
         ) from None
+
+
+def _write(path: Path, value: JoinKey) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
+    with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, _MODE)
+        file.write(msgspec.json.encode(value))
+    aside.replace(path)
 
 
 def _check(key: str, name: str) -> None:

@@ -20,7 +20,7 @@ def test_a_runs_keys_are_files_that_only_their_owner_may_read(tmp_path: Path) ->
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
     files = list((tmp_path / "keys").iterdir())
-    assert {path.name for path in files} == {"head.key", "join.key"}
+    assert {path.name for path in files} == {"join.key"}
     for path in files:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
     join = load_join_key(join_key_path(tmp_path))
@@ -29,11 +29,11 @@ def test_a_runs_keys_are_files_that_only_their_owner_may_read(tmp_path: Path) ->
     assert keys.head.secret not in join_key_path(tmp_path).read_text()
 
 
-def test_a_run_that_has_keys_keeps_them_and_no_two_runs_share_any(tmp_path: Path) -> None:
-    first = make_run_keys(tmp_path / "a")
-    assert make_run_keys(tmp_path / "a") == first
-    other = make_run_keys(tmp_path / "b")
-    assert {first.head.secret, first.join.secret}.isdisjoint({other.head.secret, other.join.secret})
+def test_every_start_of_every_run_has_keys_of_its_own(tmp_path: Path) -> None:
+    made = [make_run_keys(tmp_path / name) for name in ("a", "a", "b")]
+    secrets = [secret for keys in made for secret in (keys.head.secret, keys.join.secret)]
+    assert len(set(secrets)) == len(secrets)
+    assert load_join_key(join_key_path(tmp_path / "a")).pair == made[1].join, "the newest"
 
 
 def test_no_secret_is_ever_printed(tmp_path: Path) -> None:
