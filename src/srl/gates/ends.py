@@ -167,6 +167,8 @@ class Ends:
         self, host: str, number: int, states: dict[int, int], books: tuple[int, int, int] | None
     ) -> None:
         spec = one_of(self._post.plan.samples, number).spec
+        if not states:
+            raise SpecError(f"status: {host} has no readers of stream {number} to speak for.")
         self._check(host, spec.readers, states)
         memory = self._samples[number]
         if not memory.granted[0]:

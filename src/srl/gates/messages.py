@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from srl.data.counts import Count, Version
 from srl.net.framing import Natural
 
 MAX_LANES = 1024
@@ -18,7 +19,7 @@ MAX_LANES = 1024
 _Names = Annotated[str, msgspec.Meta(max_length=256)]
 _Lanes = Annotated[list[Natural], msgspec.Meta(min_length=1, max_length=MAX_LANES)]
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_Versions = Annotated[list[int], msgspec.Meta(max_length=MAX_LANES)]
+_Versions = Annotated[list[Version], msgspec.Meta(max_length=MAX_LANES)]
 _Ends = dict[Natural, dict[Natural, Annotated[int, msgspec.Meta(ge=0, le=2)]]]
 """Stream to end to state: 0 has not come, 1 is there, 2 has left."""
 
@@ -41,13 +42,13 @@ class Status(msgspec.Struct, array_like=True, frozen=True, tag="status"):
     clients: _Ends = {}
     writers: _Ends = {}
     readers: _Ends = {}
-    books: dict[Natural, tuple[int, int, int]] = {}
+    books: dict[Natural, tuple[Version, Count, Count]] = {}
     """Of streams whose owner speaks: base version, items lost, next ticket."""
-    versions: dict[Natural, int] = {}
+    versions: dict[Natural, Version] = {}
     """The weights that the sender has, by policy."""
     coming: dict[Natural, Natural] = {}
     """Parts of newer ones that have come, by policy."""
-    anew: dict[Natural, tuple[Natural, Natural, Natural]] = {}
+    anew: dict[Natural, tuple[Count, Count, Count]] = {}
     """Of streams whose owner listens, what a trainer at the sender's asks: how often it has, the
     version to count on from, and fragments that are under way to it."""
 
@@ -84,7 +85,7 @@ class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
 
     stream: Natural
     writer: Natural
-    ticket: Natural
+    ticket: Count
     lease: Natural
     """Names this loan, and never another one."""
 
@@ -102,7 +103,7 @@ class Fragment(msgspec.Struct, array_like=True, frozen=True, tag="fragment"):
     stream: Natural
     lease: Natural
     length: Natural
-    env_steps: Natural
+    env_steps: Count
     whole: bool
     """Whether the slot comes as one piece."""
 
@@ -127,7 +128,7 @@ class Weights(msgspec.Struct, array_like=True, frozen=True, tag="weights"):
     """A part of a policy's weights; then its bytes."""
 
     policy: Natural
-    version: Natural
+    version: Count
     part: Natural
 
 
@@ -135,7 +136,7 @@ class Taken(msgspec.Struct, array_like=True, frozen=True, tag="taken"):
     """A part of a policy's weights has come."""
 
     policy: Natural
-    version: Natural
+    version: Count
     part: Natural
 
 
@@ -143,7 +144,7 @@ class Ranks(msgspec.Struct, array_like=True, frozen=True, tag="ranks"):
     """How things are with the trainers of a policy that are on the sender's host."""
 
     policy: Natural
-    epoch: Natural
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
     rows: dict[Natural, Annotated[list[_Int64], msgspec.Meta(max_length=64)]]
     """By rank, what `services/trainers.py` has of it."""
 

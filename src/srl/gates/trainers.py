@@ -9,12 +9,15 @@ which ends their group.
 from __future__ import annotations
 
 from srl.arena.arena import Arena
+from srl.data.counts import MOST
 from srl.errors import SpecError
 from srl.gates.messages import Ranks
 from srl.gates.post import Post, Weights
-from srl.services.trainers import ROW, Trainers
+from srl.services.trainers import ROW, BatchNumbers, Standing, Trainers
 
 AGAIN_SECONDS = 1.0
+COUNTED = len(Standing._fields) + len(BatchNumbers._fields)
+"""How many of a rank's numbers are versions and counts."""
 
 
 class Grouping:
@@ -73,7 +76,10 @@ class Grouping:
             known = not self._alone and rank < len(self._processes)
             if not known or self._post.homes.get(self._processes[rank]) != host:
                 raise SpecError(f"ranks: {host} speaks for trainer {rank}, which is not there.")
-            if len(row) != ROW:
-                raise SpecError(f"ranks: expected {ROW} numbers of a trainer, got {len(row)}.")
+            if len(row) != ROW or not all(-1 <= number <= MOST for number in row[-COUNTED:]):
+                raise SpecError(
+                    f"ranks: expected {ROW} numbers of a trainer, the last {COUNTED} of them from "
+                    f"-1 to {MOST}, got {row}."
+                )
         if self._trainers.merge(message.epoch, message.rows):
             self._arena.ring(*self._here())

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from importlib.metadata import version
+from typing import Annotated
 
 import msgspec
 
+from srl.data.counts import Count
 from srl.errors import SpecError
 from srl.launch.last_words import Failure
 from srl.net.limits import Limits
@@ -25,6 +27,9 @@ messages."""
 PACKET_LIMITS = Limits(frame_bytes=64 << 20, frames=1, message_bytes=64 << 20)
 """A plan of tens of thousands of workers fits; anything larger is refused before it is read."""
 RESEND_SECONDS = 1.0
+_Text = Annotated[str, msgspec.Meta(max_length=1024)]
+_Address = Annotated[str, msgspec.Meta(pattern=r"^tcp://[!-~]{1,256}:[0-9]{1,5}$")]
+_Key = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{40}$")]
 
 
 # -- from an agent ---------------------------------------------------------------------------------
@@ -33,16 +38,16 @@ RESEND_SECONDS = 1.0
 class Join(msgspec.Struct, tag="join", frozen=True, kw_only=True):
     """An agent asks to become a host of the run."""
 
-    token: str
+    token: _Text
     """Made anew by each agent, so that one that asks again is told from another of its name."""
-    name: str
-    machine: str
-    pid: int
-    cores: int
-    address: str
+    name: _Text
+    machine: _Text
+    pid: Count
+    cores: Count
+    address: _Text
     """Where its gate will listen."""
-    holds: tuple[str, ...] = ()
-    version: str
+    holds: tuple[_Text, ...] = ()
+    version: _Text
     """Of SRL; hosts with different ones do not understand each other."""
 
 
@@ -58,7 +63,7 @@ class Row(msgspec.Struct, tag="row", frozen=True, array_like=True):
 class Beat(msgspec.Struct, tag="beat", frozen=True, kw_only=True):
     """An agent is alive; and what its workers' rows say."""
 
-    now_ns: int
+    now_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     """The agent's clock, which its rows are by."""
     rows: tuple[Row, ...] = ()
     stopped: tuple[str, ...] = ()
@@ -79,7 +84,7 @@ class Started(msgspec.Struct, tag="started", frozen=True, kw_only=True):
 
     process: str
     incarnation: int
-    pid: int
+    pid: Count
 
 
 class Exited(msgspec.Struct, tag="exited", frozen=True, kw_only=True):
@@ -87,7 +92,7 @@ class Exited(msgspec.Struct, tag="exited", frozen=True, kw_only=True):
 
     process: str
     incarnation: int
-    pid: int
+    pid: Count
     code: int
     failure: Failure | None = None
 
@@ -95,9 +100,9 @@ class Exited(msgspec.Struct, tag="exited", frozen=True, kw_only=True):
 class GateIs(msgspec.Struct, tag="gate", frozen=True, kw_only=True):
     """The host's gate listens."""
 
-    address: str
-    public_key: str
-    incarnation: int
+    address: _Address
+    public_key: _Key
+    incarnation: Count
     """Grows with every gate of the host, and with every time that the host joins."""
 
 

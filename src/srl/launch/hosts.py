@@ -48,7 +48,9 @@ from srl.launch.places import HOME
 from srl.launch.remote_place import RemotePlace
 from srl.net.peers import Peer, Peers
 from srl.net.sockets import Listener
-from srl.services.board import ROW_BYTES, Board
+from srl.services.board import Board
+from srl.services.messages import Message as Report
+from srl.services.messages import decode as read_report
 from srl.workers.wiring import Plan
 
 log = logging.getLogger("srl")
@@ -78,11 +80,11 @@ class Hosts:
         """Those that have come since somebody looked."""
         self.lost: deque[RemotePlace] = deque()
         """Those that have gone since somebody looked."""
-        self.reports: deque[bytes] = deque()
+        self.reports: deque[Report] = deque()
         """What workers reported."""
         self.book_changed = False
         self.refused = 0
-        """Packets that were none."""
+        """Packets that were none, and what in them was none."""
         self.board: Board | None = None
         self._listener = listener
         self._socket = listener.socket
@@ -184,9 +186,7 @@ class Hosts:
                 raise SpecError(f"control packet: expected 2 frames, got {len(frames)}.")
             packet = decode(frames[1])
         except SpecError as error:
-            self.refused += 1
-            if self.refused in (1, 10, 100, 1000):
-                log.warning("refused on the control socket (%d so far): %s", self.refused, error)
+            self._refuse_part(error)
             return
         if isinstance(packet.message, Join):
             self._welcome(frames[0], packet.message, now)
@@ -201,6 +201,11 @@ class Hosts:
         if message is not None:
             self._handle(place, message)
 
+    def _refuse_part(self, error: SpecError) -> None:
+        self.refused += 1
+        if self.refused in (1, 10, 100, 1000):
+            log.warning("refused on the control socket (%d so far): %s", self.refused, error)
+
     def _handle(self, place: RemotePlace, message: Message) -> None:
         match message:
             case Beat():
@@ -211,7 +216,7 @@ class Hosts:
             case Exited():
                 place.exited(message)
             case Reports():
-                self.reports.extend(message.messages)
+                self._take_reports(message)
             case Output():
                 self._log(place, message)
             case GateIs():
@@ -230,16 +235,26 @@ class Hosts:
             case _:
                 self.refused += 1
 
+    def _take_reports(self, reports: Reports) -> None:
+        for data in reports.messages:
+            try:
+                self.reports.append(read_report(data))
+            except SpecError as error:
+                self._refuse_part(error)
+
     def _take_rows(self, place: RemotePlace, beat: Beat) -> None:
         if self.board is None or self._plan is None:
             return
         shift = time.monotonic_ns() - beat.now_ns
         for row in beat.rows:
             known = self.board.rows.get(row.worker)
-            if known is None or len(row.cells) != ROW_BYTES:
-                self.refused += 1
+            if known is None:
+                self._refuse_part(SpecError(f"beat: there is no worker {row.worker!r}."))
             elif place.incarnation_of(self._homes[row.worker]) == row.incarnation:
-                known.load(row.cells, shift)
+                try:
+                    known.load(row.cells, shift)
+                except SpecError as error:
+                    self._refuse_part(error)
 
     def _log(self, place: RemotePlace, message: Output) -> None:
         known = message.process == GATE or place.is_alive(message.process)

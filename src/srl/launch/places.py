@@ -37,7 +37,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         if self.lost:
             return f"was lost with its host ({self.lost})"
         if self.code < 0:
-            return f"was killed ({signal.Signals(-self.code).name})"
+            known = {number.value: number.name for number in signal.Signals}
+            return f"was killed ({known.get(-self.code, f'signal {-self.code}')})"
         return f"exited with {self.code}" if self.code else "left with its host"
 
 

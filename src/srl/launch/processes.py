@@ -22,7 +22,7 @@ from srl.launch.signals import StopSignals
 from srl.launch.status import StatusFile
 from srl.launch.wake import Wake
 from srl.services.checkpoints import Checkpoint
-from srl.services.messages import Note, decode
+from srl.services.messages import Note
 from srl.services.metrics_client import MetricsServer
 from srl.streams import inference, sample
 from srl.workers.wiring import Plan
@@ -143,7 +143,7 @@ class ProcessRun:
             self._controller.collector.add(message)
         head = self.fleet.head
         while head is not None and head.hosts.reports:
-            self._controller.collector.add(decode(head.hosts.reports.popleft()))
+            self._controller.collector.add(head.hosts.reports.popleft())
         while self.fleet.news:
             self._note("info", "controller", self.fleet.news.pop(0))
 

@@ -7,18 +7,22 @@ not answered. What cannot be sent now is not kept here either, so that nothing p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import zmq
 
 from srl.arena.shm import Bell
+from srl.errors import NetError
 from srl.net.framing import Frames
 from srl.net.inbox import Socket
 from srl.net.keys import KeyPair, new_pair
 from srl.net.limits import Limits
 from srl.net.peers import Peer, Peers
 from srl.net.sockets import LIMITS, LOOPBACK, Wire
+
+log = logging.getLogger("srl.gate")
 
 MESSAGES_PER_TURN = 64
 """Received from one connection before the others have their turn."""
@@ -75,7 +79,11 @@ class Links:
                 del self._routes[host]
         for host, peer in wanted.items():
             if self._dials(host) and host not in self._dialled:
-                self._dial(peer)
+                try:
+                    self._dial(peer)
+                except NetError as error:
+                    # What one host says of itself must not harm those that could do without it.
+                    log.error("host %r cannot be reached: %s", host, error)
 
     def redial(self, host: str) -> None:
         """Dials anew, if it is for this end to do.

@@ -126,14 +126,15 @@ class Wire:
         """A DEALER to the one who holds `server_key`; it connects, and connects again, by
         itself."""
         socket = self._socket(zmq.DEALER, keys, f"the line to {address}", limits)
-        socket.curve_serverkey = server_key.encode()
         self._door.watch(socket, self._inboxes[socket].note)
         try:
+            socket.curve_serverkey = server_key.encode()
             socket.connect(address)
         except zmq.ZMQError as error:
             self.hang_up(socket)
             raise NetError(
-                f"expected an address like tcp://HOST:PORT, got {address!r} ({error.strerror})."
+                f"expected an address like tcp://HOST:PORT and a key of 40 characters, got "
+                f"{address!r} and {server_key!r} ({error.strerror})."
             ) from None
         return socket
 

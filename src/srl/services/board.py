@@ -14,6 +14,8 @@ from typing import Literal
 import numpy as np
 
 from srl.arena.arena import Arena
+from srl.data.counts import MOST
+from srl.errors import SpecError
 
 ACTIVITIES = ("starting", "running", "waiting", "make", "reset", "step", "finished", "failed")
 Activity = Literal["starting", "running", "waiting", "make", "reset", "step", "finished", "failed"]
@@ -35,7 +37,11 @@ _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _BUSY = _INDEX["busy_ns"]
 _TIMES = (_INDEX["heartbeat_ns"], _INDEX["since_ns"])
 ROW_BYTES = 8 * len(_FIELDS)
+_LEAST = np.full(len(_FIELDS), -1, np.int64)
+_MOST = np.array([MOST if n.startswith("count_") else 1 << 62 for n in _FIELDS], np.int64)
+"""What a row from elsewhere may hold, so that sums over all workers can be held, too."""
 _ACTIVITY_CODE = {name: i for i, name in enumerate(ACTIVITIES)}
+_LEAST[_INDEX["activity"]], _MOST[_INDEX["activity"]] = 0, len(ACTIVITIES) - 1
 
 
 class BoardRow:
@@ -85,10 +91,17 @@ class BoardRow:
         return bytes(self._cells)
 
     def load(self, row: bytes, shift_ns: int) -> None:
-        """Takes over a row from another host, whose clock is `shift_ns` behind this one's."""
-        self._cells[:] = np.frombuffer(row, np.int64).data
+        """Takes over a row from another host, whose clock is `shift_ns` behind this one's.
+        SpecError if it is none."""
+        if len(row) != ROW_BYTES:
+            raise SpecError(f"row: expected {ROW_BYTES} bytes, got {len(row)}.")
+        cells = np.frombuffer(row, np.int64)
+        if (cells < _LEAST).any() or (cells > _MOST).any():
+            raise SpecError(f"row: expected a worker's times and counts, got {cells.tolist()}.")
+        self._cells[:] = cells.data
+        now = time.monotonic_ns()
         for field in _TIMES:
-            self._cells[field] += shift_ns
+            self._cells[field] = min(max(0, self._cells[field] + shift_ns), now)
 
 
 class Board:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from srl.data.counts import Count, Version
 from srl.errors import SpecError
 
 
@@ -16,10 +17,13 @@ class Episodes(msgspec.Struct, tag="episodes", frozen=True):
     policy: str
     returns: list[float]
     """One per episode of one agent."""
-    lengths: list[int]
+    lengths: list[Count]
     """In the same order as `returns`."""
     metrics: dict[str, list[float]] = {}
     """What the environment declared beside return and length."""
+
+    def __post_init__(self) -> None:
+        _check_episodes(self.returns, self.lengths)
 
 
 class Update(msgspec.Struct, tag="update", frozen=True):
@@ -27,11 +31,11 @@ class Update(msgspec.Struct, tag="update", frozen=True):
 
     worker: str
     policy: str
-    policy_version: int
+    policy_version: Version
     """Of the weights that this step made."""
-    env_steps: int
+    env_steps: Count
     """Environment steps consumed so far: a total, which a restored trainer continues."""
-    agent_steps: int
+    agent_steps: Count
     """Agent steps consumed so far: a total too."""
     policy_age_mean: float
     """Versions between the weights that acted and the weights that learned, over this batch."""
@@ -47,9 +51,12 @@ class Evaluation(msgspec.Struct, tag="evaluation", frozen=True):
 
     worker: str
     policy: str
-    policy_version: int
+    policy_version: Version
     returns: list[float]
-    lengths: list[int]
+    lengths: list[Count]
+
+    def __post_init__(self) -> None:
+        _check_episodes(self.returns, self.lengths)
 
 
 class Note(msgspec.Struct, tag="note", frozen=True):
@@ -58,6 +65,13 @@ class Note(msgspec.Struct, tag="note", frozen=True):
     worker: str
     level: Literal["info", "warning", "error"]
     text: str
+
+
+def _check_episodes(returns: list[float], lengths: list[int]) -> None:
+    if len(returns) != len(lengths):
+        raise ValueError(
+            f"expected a length for each of {len(returns)} episodes, got {len(lengths)}"
+        )
 
 
 Message = Episodes | Update | Evaluation | Note

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
+from srl.data.counts import Count
 from srl.streams import sample_order
 from srl.streams.sample import SampleSpec, free
 from srl.streams.sample_memory import (
@@ -93,10 +94,10 @@ def count_anew(spec: SampleSpec, arena: Arena, version: int, under_way: int) -> 
 class Ledger(msgspec.Struct, frozen=True):
     """Where every item of a stream went."""
 
-    produced: int
-    consumed: int
-    dropped: dict[str, int]
-    in_flight: int
+    produced: Count
+    consumed: Count
+    dropped: dict[str, Count]
+    in_flight: Count
     """Committed, and neither consumed nor dropped: in a slot, or in a reader's hands."""
 
     @classmethod
@@ -135,7 +136,7 @@ def glance(memory: SampleMemory) -> Ledger:
 def settled(books: Ledger) -> Ledger:
     """The books of a host that is gone: what was in flight there is lost."""
     reason = DROP_REASONS[HOST_LOST]
-    dropped = {**books.dropped, reason: books.dropped[reason] + books.in_flight}
+    dropped = {**books.dropped, reason: books.dropped.get(reason, 0) + books.in_flight}
     return Ledger(books.produced, books.consumed, dropped, 0)
 
 
@@ -145,6 +146,8 @@ def together(books: Iterable[Ledger]) -> Ledger:
     return Ledger(
         produced=sum(one.produced for one in every),
         consumed=sum(one.consumed for one in every),
-        dropped={reason: sum(one.dropped[reason] for one in every) for reason in DROP_REASONS},
+        dropped={
+            reason: sum(one.dropped.get(reason, 0) for one in every) for reason in DROP_REASONS
+        },
         in_flight=sum(one.in_flight for one in every),
     )

@@ -32,6 +32,8 @@ from srl.launch.control import (
 from srl.launch.hosts import Hosts
 from srl.net.keys import KeyPair, make_run_keys, new_pair
 from srl.net.sockets import Wire
+from srl.services.messages import Note
+from srl.services.messages import encode as encode_report
 
 LIMIT_SECONDS = 10.0
 
@@ -128,8 +130,9 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     assert (order.process, order.incarnation) == ("actor-0", 3)
     one.say(Started(process="actor-0", incarnation=3, pid=77))
     one.say(Output("actor-0", b"hello\n"))
-    one.say(Reports((b"x",)))
-    one.say(GateIs(address="tcp://1.2.3.4:5", public_key="k", incarnation=0))
+    note = Note("actor/0", "info", "x")
+    one.say(Reports((encode_report(note), b"x")))
+    one.say(GateIs(address="tcp://1.2.3.4:5", public_key="k" * 40, incarnation=0))
     # Of an earlier life: it counts no more.
     one.say(Exited(process="actor-0", incarnation=2, pid=70, code=-9))
     one.say(Exited(process="actor-0", incarnation=3, pid=77, code=-9))
@@ -137,7 +140,8 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     assert [(e.incarnation, e.pid, e.how) for e in place.exits()] == [
         (3, 77, "was killed (SIGKILL)")
     ]
-    assert list(hosts.reports) == [b"x"]
+    assert list(hosts.reports) == [note]
+    assert hosts.refused == 1, "what is no report is counted"
     assert (tmp_path / "logs" / "actor-0.log").read_text() == "hello\n"
     assert place.peer(("actor-0",)).address == "tcp://1.2.3.4:5"
 
