@@ -18,10 +18,10 @@ from srl.data.counts import Count
 from srl.errors import SpecError
 from srl.launch.last_words import Failure
 from srl.net.limits import Limits
-from srl.net.peers import Peers
+from srl.net.peers import Peer, Peers
 from srl.streams.sample_books import Ledger
 
-PROTOCOL = f"{version('srl')}+2"
+PROTOCOL = f"{version('srl')}+3"
 """Hosts with another one do not understand each other; the number after the plus grows with these
 messages."""
 PACKET_LIMITS = Limits(frame_bytes=64 << 20, frames=1, message_bytes=64 << 20)
@@ -162,7 +162,7 @@ class Brief(msgspec.Struct, tag="brief", frozen=True, kw_only=True):
     """What the run is: sent once to each host."""
 
     plan: bytes
-    """As JSON."""
+    """As JSON, packed: most of it is names, and all hosts are sent it at once."""
     run_dir: str
     probe: str
     """What the file `.session` in the run directory says."""
@@ -209,10 +209,21 @@ class Notice(msgspec.Struct, tag="notice", frozen=True, kw_only=True):
     """Where the checkpoint is written."""
 
 
-class Book(msgspec.Struct, tag="book", frozen=True):
-    """The address book: who is where."""
+class Book(msgspec.Struct, tag="book", frozen=True, kw_only=True):
+    """The address book, or what has changed in it: with thousands of processes it is long, and
+    seldom changes but for one host."""
 
-    peers: Peers
+    epoch: int
+    hosts: tuple[str, ...]
+    """All that are in it, in order."""
+    peers: tuple[Peer, ...]
+    """Those that are new, or not as they were."""
+
+    def after(self, before: Peers) -> Peers:
+        """The whole book, from the one before it."""
+        known = before.by_host | {peer.host: peer for peer in self.peers}
+        peers = tuple(known[host] for host in self.hosts)
+        return Peers(own=before.own, epoch=self.epoch, peers=peers)
 
 
 class Finish(msgspec.Struct, tag="finish", frozen=True):

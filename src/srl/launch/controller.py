@@ -19,7 +19,8 @@ from srl.arena.arena import Arena
 from srl.envs.protocol import EnvConfig
 from srl.errors import EnvError, SrlError
 from srl.experiment import Experiment
-from srl.services.board import COUNTERS, WAITS, Board
+from srl.launch.pace import Pace
+from srl.services.board import Board
 from srl.services.bottleneck import Diagnosis, Machine, WorkerTimes, diagnose, since
 from srl.services.checkpoints import (
     Checkpoint,
@@ -41,9 +42,7 @@ log = logging.getLogger("srl")
 COLLECTOR_PART = "collector"
 ENV_CALLS = frozenset(("make", "reset", "step"))
 _LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_POLL_NS = 50_000_000
-_POLL_SHARE = 10
-"""Looking takes at most one part in so many of the controller's time."""
+_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Controller:
         self._started = time.monotonic()
         self._seconds_before = 0.0
         self._steps_before = 0
-        self._next_poll_ns = 0
+        self._pace = Pace(_POLL_SECONDS)
         self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
         self._next_check = 0.0
         self._diagnosis: Diagnosis | None = None
@@ -132,22 +131,17 @@ class Controller:
     def poll(self) -> None:
         """Looks at goals, metrics and the screen; cheap enough to call at every turn of a loop."""
         self._check_steps()
-        now_ns = time.monotonic_ns()
-        if now_ns < self._next_poll_ns:
-            return
-        now = now_ns / 1e9
+        self._pace.step(self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
         self._note_first_update(now)
         if self._steady is None and self._first_update is not None:
             self._steady = (now, self.times(), _cores_clock())
         self._check_goals()
         self._check_timeouts(now)
         self._show_notes()
-        looking_ns = time.monotonic_ns()
-        times = self.times()
-        # With thousands of workers a look at all of them takes long, and comes less often.
-        looked_ns = time.monotonic_ns() - looking_ns
-        self._next_poll_ns = now_ns + max(_POLL_NS, _POLL_SHARE * looked_ns)
-        self.collector.observe(times)
+        self.collector.observe(self.times())
         self.collector.tick(now)
         if self._display.due(now):
             self._diagnosis = self.diagnose()
@@ -226,9 +220,9 @@ class Controller:
                     name=worker.name,
                     process=worker.process,
                     busy_seconds=row.get("busy_ns") / 1e9,
-                    waits={name: row.get(f"wait_{name}") / 1e9 for name in WAITS},
+                    waits={name: ns / 1e9 for name, ns in row.waits().items()},
                     cpu_seconds=row.get("cpu_ns") / 1e9,
-                    counters={name: row.get(f"count_{name}") for name in COUNTERS},
+                    counters={**row.counters()},
                 )
             )
         return found

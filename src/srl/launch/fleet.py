@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +21,7 @@ from srl.launch.books import Books
 from srl.launch.control import Brief, Notice
 from srl.launch.gatekeeper import GateKeeper
 from srl.launch.local import LocalPlace
+from srl.launch.pace import Pace
 from srl.launch.placement import Placement
 from srl.launch.places import HOME, Exit, Place
 from srl.launch.planning import CONTROLLER
@@ -72,6 +74,7 @@ class Fleet:
         self._incarnations: dict[str, int] = {}
         self._waiting: dict[str, float] = {}
         """Processes to be started, and not before when."""
+        self._pace = Pace()
         self._moving: set[str] = set()
         self._gone: dict[str, float] = {}
         """When each host was lost that was."""
@@ -84,7 +87,8 @@ class Fleet:
         self._gate_ended = ""
         """How the gate here ended, until it is replaced."""
         self._epoch = 0
-        self._book: tuple[Peer, ...] = ()
+        self._moved = False
+        """Whether something is elsewhere than the address book says."""
         self.checkpoint = ""
         """What processes that are started go on from."""
         try:
@@ -110,9 +114,8 @@ class Fleet:
         self._keeper.start(plan, self.head.bind)
         probe = secrets.token_hex(8)
         (self._run_dir / SESSION_FILE).write_text(probe)
-        brief = Brief(
-            plan=msgspec.json.encode(plan), run_dir=str(self._run_dir.absolute()), probe=probe
-        )
+        packed = zlib.compress(msgspec.json.encode(plan), level=1)
+        brief = Brief(plan=packed, run_dir=str(self._run_dir.absolute()), probe=probe)
         self.head.hosts.brief(brief, plan, board)
 
     def give_orders(self) -> None:
@@ -171,16 +174,17 @@ class Fleet:
 
     def turn(self) -> None:
         """Hears the other hosts, starts what can be started, and keeps the address book."""
+        if self.head is not None:
+            self.news += self.head.poll()
+            self._greet()
+        if self._waiting:
+            self._pace.step(self._start_waiting)
         if self.head is None:
-            if self._waiting:
-                self._start_waiting()
             return
-        self.news += self.head.poll()
-        self._greet()
-        self._start_waiting()
         up = self._keeper.news()
         if up is not None:
             self._gate = up
+            self._moved = True
         self._publish()
 
     def _greet(self) -> None:
@@ -254,6 +258,7 @@ class Fleet:
             self.news.append(f"{process} goes on at {place.name}, because {before} is gone")
         incarnation = self._incarnations.get(process, -1) + 1
         self._incarnations[process] = incarnation
+        self._moved = self._moved or self.where.get(process) != place.name
         self.where[process] = place.name
         place.start(process, incarnation, self._modules[process])
 
@@ -312,7 +317,7 @@ class Fleet:
             self._moving.discard(process)
             self.request(process)
             return True
-        self.where.pop(process, None)
+        self._moved = self.where.pop(process, None) is not None or self._moved
         return False
 
     # -- coming and going --------------------------------------------------------------------------
@@ -338,8 +343,10 @@ class Fleet:
     def _publish(self) -> None:
         """Gives everyone the address book when it has changed."""
         assert self.head is not None
-        if self._gate is None:
+        hosts = self.head.hosts
+        if self._gate is None or not (self._moved or hosts.book_changed):
             return
+        self._moved = False
         at: dict[str, list[str]] = {}
         for process, host in self.where.items():
             at.setdefault(host, []).append(process)
@@ -350,11 +357,7 @@ class Fleet:
             public_key=self._gate.public_key,
             processes=tuple(at.get(HOME, ())),
         )
-        hosts = self.head.hosts
         book = (home, *(p.peer(tuple(at.get(n, ()))) for n, p in hosts.places.items()))
-        if book == self._book and not hosts.book_changed:
-            return
-        self._book = book
         self._epoch += 1
         hosts.publish(book, self._epoch)
         self._keeper.publish(Peers(own=HOME, epoch=self._epoch, peers=book))

@@ -46,16 +46,19 @@ from srl.launch.control import (
 )
 from srl.launch.places import HOME
 from srl.launch.remote_place import RemotePlace
-from srl.net.peers import Peer, Peers
+from srl.net.peers import Peer
 from srl.net.sockets import Listener
 from srl.services.board import Board
 from srl.services.messages import Message as Report
 from srl.services.messages import decode as read_report
-from srl.workers.wiring import Plan
+from srl.workers.wiring import Plan, WorkerPlan
 
 log = logging.getLogger("srl")
 
 PULSE_SECONDS = 0.25
+HEAR_SECONDS = 0.1
+"""How long the head listens at a time: where more is said than it can take, what it has to say
+itself must not wait until all are silent."""
 SILENT_SECONDS = 2.0
 """A host that was not heard of for so long is silent: another of its name may take its place."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -83,9 +86,12 @@ class Hosts:
         self.reports: deque[Report] = deque()
         """What workers reported."""
         self.book_changed = False
+        """Whether a host or its gate has come or gone."""
         self.refused = 0
         """Packets that were none, and what in them was none."""
         self.board: Board | None = None
+        self.is_behind = False
+        """Whether there may be more to hear at once."""
         self._listener = listener
         self._socket = listener.socket
         self._silence_seconds = silence_seconds
@@ -95,8 +101,12 @@ class Hosts:
         self._incarnations: dict[str, int] = {}
         self._brief: Brief | None = None
         self._notice: Notice | None = None
-        self._plan: Plan | None = None
         self._homes: dict[str, str] = {}
+        self._members: dict[str, list[WorkerPlan]] = {}
+        self._book: dict[str, Peer] = {}
+        self._beats: dict[RemotePlace, tuple[Beat, int]] = {}
+        """The last beat of each host whose rows were not taken over yet, and how far its clock is
+        behind."""
         self._next_pulse = 0.0
 
     def fileno(self) -> int:
@@ -114,8 +124,9 @@ class Hosts:
 
     def brief(self, brief: Brief, plan: Plan, board: Board) -> None:
         """Tells everyone here, and everyone who comes, what the run is."""
-        self._brief, self._plan, self.board = brief, plan, board
+        self._brief, self.board = brief, board
         self._homes = {worker.name: worker.process for worker in plan.workers}
+        self._members = plan.processes
         for place in self.places.values():
             self._introduce(place)
 
@@ -138,24 +149,31 @@ class Hosts:
         self.send(time.monotonic())
 
     def publish(self, peers: tuple[Peer, ...], epoch: int) -> None:
-        """Gives everyone the address book."""
+        """Gives everyone the address book: all of it once, and then what has changed."""
         self.book_changed = False
+        changed = tuple(peer for peer in peers if self._book.get(peer.host) != peer)
+        self._book = {peer.host: peer for peer in peers}
         for place in self.places.values():
-            place.channel.post(Book(Peers(own=place.name, epoch=epoch, peers=peers)))
+            new = changed if place.has_book else peers
+            place.channel.post(Book(epoch=epoch, hosts=tuple(self._book), peers=new))
+            place.has_book = True
 
     def _rows_of(self, process: str) -> tuple[Row, ...]:
-        assert self._plan is not None
         assert self.board is not None
         rows = self.board.rows
-        return tuple(Row(w.name, 0, rows[w.name].dump()) for w in self._plan.processes[process])
+        return tuple(Row(w.name, 0, rows[w.name].dump()) for w in self._members[process])
 
     # -- the socket --------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Takes what has come, sends what is due, and gives up who was silent for too long."""
         now = time.monotonic()
-        while (frames := self._listener.receive()) is not None:
+        self.is_behind = False
+        while not self.is_behind and (frames := self._listener.receive()) is not None:
             self._take([frame.bytes for frame in frames], now)
+            self.is_behind = time.monotonic() > now + HEAR_SECONDS
+        for place in list(self._beats):
+            self._take_rows(place)
         for place in list(self.places.values()):
             if now - place.heard > self._silence_seconds:
                 self._give_up(place, f"silent for {now - place.heard:.0f} s")
@@ -207,10 +225,13 @@ class Hosts:
             log.warning("refused on the control socket (%d so far): %s", self.refused, error)
 
     def _handle(self, place: RemotePlace, message: Message) -> None:
+        if not isinstance(message, Beat):
+            # What its workers had counted by then.
+            self._take_rows(place)
         match message:
             case Beat():
                 place.beat(message)
-                self._take_rows(place, message)
+                self._beats[place] = (message, time.monotonic_ns() - message.now_ns)
             case Started():
                 place.started(message)
             case Exited():
@@ -242,10 +263,11 @@ class Hosts:
             except SpecError as error:
                 self._refuse_part(error)
 
-    def _take_rows(self, place: RemotePlace, beat: Beat) -> None:
-        if self.board is None or self._plan is None:
+    def _take_rows(self, place: RemotePlace) -> None:
+        """Takes over what a host's last beat says; those before it have nothing to add."""
+        beat, shift = self._beats.pop(place, (None, 0))
+        if beat is None or self.board is None:
             return
-        shift = time.monotonic_ns() - beat.now_ns
         for row in beat.rows:
             known = self.board.rows.get(row.worker)
             if known is None:
@@ -307,6 +329,7 @@ class Hosts:
         self.places[name] = place
         self._sessions[place.channel.session] = place
         self.joined.append(place)
+        self.book_changed = True
         return place
 
     def _give_up(self, place: RemotePlace, why: str) -> None:

@@ -12,6 +12,7 @@ from srl.launch.places import Exit
 from srl.launch.planning import Draft
 from srl.launch.reclaiming import reclaim, reclaim_relayed
 from srl.launch.worker import LEAVE, Orders
+from srl.services.board import BoardPart
 from srl.services.names import Names
 from srl.workers.wiring import Plan
 
@@ -46,6 +47,7 @@ class LocalPlace:
         with this host's `address` for others where there are any."""
         self._plan = plan
         self._members = plan.processes
+        self._places = {worker.name: place for place, worker in enumerate(plan.workers)}
         self._run_dir = run_dir
         self._lazy = lazy
         self._address = address if plan.experiment["trainer"]["trust_network"] else ""
@@ -72,8 +74,10 @@ class LocalPlace:
         if child is None:
             return
         assert self._plan is not None
+        places = {worker.name: self._places[worker.name] for worker in self._members[process]}
         orders = Orders(
-            plan=self._plan,
+            plan=self._plan.part(process),
+            board=BoardPart(count=len(self._places), places=places),
             process=process,
             folder=str(self._arena.folder),
             run_dir=self._run_dir,

@@ -1,8 +1,8 @@
 """From an experiment to a plan: layout and counts settled, specs known, every end of every stream
 placed.
 
-The plan is a value. `srl plan` prints it, every launcher runs it, and each worker process gets it
-as JSON.
+The plan is a value. `srl plan` prints it, every launcher runs it, and each worker process gets its
+part of it as JSON.
 """
 
 from __future__ import annotations

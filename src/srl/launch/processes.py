@@ -13,6 +13,7 @@ from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.controller import ENV_CALLS, Controller, Ending
 from srl.launch.fleet import Fleet
 from srl.launch.last_words import failed, last_words, log_tail
+from srl.launch.pace import Pace
 from srl.launch.places import Exit
 from srl.launch.planning import CONTROLLER, Draft, read_answer
 from srl.launch.restarts import Restarts
@@ -75,6 +76,11 @@ class ProcessRun:
         self._controller = controller
         self._plan: Plan = controller.plan
         self._members = controller.plan.processes
+        rows = controller.board.rows
+        self._rows = {
+            process: [rows[member.name] for member in members]
+            for process, members in self._members.items()
+        }
         experiment = controller.experiment
         self._restarts = Restarts(experiment.restart_window_seconds)
         self._server = MetricsServer(self.fleet.folder.path)
@@ -91,6 +97,7 @@ class ProcessRun:
         self._scaling = Scaling(self._run_dir, controller, self.fleet)
         self._steps_before: dict[str, int] = {}
         """Environment steps that each worker had made when it was last started."""
+        self._pace = Pace(TURN_SECONDS)
         self._held_up: dict[str, int] = {}
         """When a process of each host was last seen to be stopped."""
         controller.tolerates = self._tolerates
@@ -124,15 +131,19 @@ class ProcessRun:
 
     def _turn(self, wake: Wake) -> None:
         waited = [self._server.fileno(), wake.fileno()]
+        patience = TURN_SECONDS
         if self.fleet.head is not None:
-            waited.append(self.fleet.head.hosts.fileno())
-        select.select(waited, [], [], TURN_SECONDS)
+            hosts = self.fleet.head.hosts
+            waited.append(hosts.fileno())
+            # The socket rings only for what is new.
+            patience = 0.0 if hosts.is_behind else patience
+        select.select(waited, [], [], patience)
         self.fleet.turn()
         self._receive()
         # Whoever failed is the reason why others have finished.
         for ended in sorted(self.fleet.exits(), key=lambda ended: ended.code == 0):
             self._handle_exit(ended)
-        self._kill_silent()
+        self._pace.step(self._kill_silent)
         self._controller.poll()
         self._saving.step()
         self._scaling.step()
@@ -204,13 +215,11 @@ class ProcessRun:
         """
         now = time.monotonic_ns()
         limit = self._controller.experiment.silence_seconds
-        rows = self._controller.board.rows
         self._controller.suspended.clear()
         for process in self.fleet.where:
-            members = self._members[process]
-            heard = max(rows[member.name].get("heartbeat_ns") for member in members)
+            members, own = self._members[process], self._rows[process]
+            heard = max(row.get("heartbeat_ns") for row in own)
             silent = (now - heard) / 1e9
-            own = [rows[member.name] for member in members]
             if silent < min(limit / 4, 1.0):
                 continue
             place = self.fleet.place_of(process)

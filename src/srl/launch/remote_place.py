@@ -35,6 +35,8 @@ class RemotePlace:
         self.heard = now
         self.since = time.time()
         self.gate: GateIs | None = None
+        self.has_book = False
+        """Whether it was given the address book, and needs but what changes in it."""
         self.sees_run_dir: bool | None = None
         """Whether the head's run directory is there too; None until it has said so."""
         self.books: dict[str, Ledger] = {}

@@ -1,4 +1,5 @@
-"""The status of a run as a file: written by the head every second, read by `srl status`.
+"""The status of a run as a file: written by the head every second (less often where there are
+thousands of workers), read by `srl status`.
 
 A file rather than a socket, so that whoever can read the run directory can look, from any terminal,
 while the run goes on and after it.
@@ -14,6 +15,7 @@ import msgspec
 from srl.errors import RunError
 from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
+from srl.launch.pace import Pace
 from srl.launch.places import HOME
 from srl.launch.remote_place import RemotePlace
 from srl.launch.restarts import Restarts
@@ -85,16 +87,16 @@ class StatusFile:
         self._controller = controller
         self._fleet = fleet
         self._restarts = restarts
-        self._next = 0.0
+        self._pace = Pace(EVERY_SECONDS)
         self._before: list[WorkerTimes] = []
         self._at = time.monotonic()
 
     def step(self) -> None:
         """Writes the file when it is time."""
+        self._pace.step(self._write)
+
+    def _write(self) -> None:
         now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + EVERY_SECONDS
         times = self._controller.times()
         workers = tuple(
             self._worker(worker, now - self._at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from srl.launch.gatekeeper import GateKeeper
 from srl.launch.local import LocalPlace
 from srl.launch.planning import CONTROLLER
 from srl.launch.worker import checkpoint_path
+from srl.net.peers import Peers
 from srl.services.board import Board
 from srl.services.metrics_client import MetricsServer
 from srl.streams.inference import create_inference
@@ -62,6 +64,7 @@ class Stay:
         self._keeper = GateKeeper(
             self._place.children, self._arena, welcome.name, welcome.incarnation
         )
+        self._book = Peers(own=welcome.name)
         self._server = MetricsServer(self.folder.path)
         self._board: Board | None = None
         self._members: dict[str, list[WorkerPlan]] = {}
@@ -94,12 +97,13 @@ class Stay:
             case Notice():
                 self._notice(message)
             case Book():
-                self._keeper.publish(message.peers)
+                self._book = message.after(self._book)
+                self._keeper.publish(self._book)
             case _:
                 pass
 
     def _take_brief(self, brief: Brief) -> None:
-        plan = msgspec.json.decode(brief.plan, type=Plan)
+        plan = msgspec.json.decode(zlib.decompress(brief.plan), type=Plan)
         self._board = Board(self._arena, tuple(worker.name for worker in plan.workers))
         self._members = plan.processes
         for asked in plan.inference.values():

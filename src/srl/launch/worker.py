@@ -33,7 +33,7 @@ from srl.launch.hosting import build_workers, close_workers, restore_worker, wri
 from srl.launch.last_words import Failure, failure_path
 from srl.launch.planning import Draft, write_answer
 from srl.launch.signals import leave_to_parent
-from srl.services.board import Board
+from srl.services.board import Board, BoardPart
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
 from srl.services.names import Entry, Names
@@ -50,6 +50,9 @@ class Orders(msgspec.Struct, tag=True, kw_only=True):
     """What the launcher writes to a worker process, one line of JSON."""
 
     plan: Plan
+    """The process's part of it."""
+    board: BoardPart
+    """Its workers' rows."""
     process: str
     folder: str
     run_dir: str
@@ -134,7 +137,7 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
     plan = orders.plan
     members = plan.processes[orders.process]
     shared = ShmArena(folder, orders.process, gated=orders.gated, lazy=orders.lazy)
-    board = Board(shared, tuple(worker.name for worker in plan.workers))
+    board = Board(shared, orders.board)
     bell = Bell(folder, orders.process)
     leaving = threading.Event()
     threading.Thread(target=_listen, args=(source, board, leaving, shared), daemon=True).start()

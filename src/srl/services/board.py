@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
@@ -35,6 +36,8 @@ _FIELDS = (
 )  # fmt: skip
 _INDEX = {name: i for i, name in enumerate(_FIELDS)}
 _BUSY = _INDEX["busy_ns"]
+_WAITS = slice(_INDEX[f"wait_{WAITS[0]}"], _INDEX[f"wait_{WAITS[-1]}"] + 1)
+_COUNTERS = slice(_INDEX[f"count_{COUNTERS[0]}"], _INDEX[f"count_{COUNTERS[-1]}"] + 1)
 _TIMES = (_INDEX["heartbeat_ns"], _INDEX["since_ns"])
 ROW_BYTES = 8 * len(_FIELDS)
 _LEAST = np.full(len(_FIELDS), -1, np.int64)
@@ -81,6 +84,14 @@ class BoardRow:
         """Reads any field."""
         return int(self._cells[_INDEX[field]])
 
+    def waits(self) -> dict[str, int]:
+        """Nanoseconds by what was waited for."""
+        return dict(zip(WAITS, self._cells[_WAITS].tolist(), strict=True))
+
+    def counters(self) -> dict[str, int]:
+        """All counters by their names."""
+        return dict(zip(COUNTERS, self._cells[_COUNTERS].tolist(), strict=True))
+
     @property
     def activity(self) -> str:
         """What the worker said it is doing."""
@@ -104,16 +115,29 @@ class BoardRow:
             self._cells[field] = min(max(0, self._cells[field] + shift_ns), now)
 
 
-class Board:
-    """All rows, and the two numbers that the controller writes."""
+class BoardPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of a board's rows: what a process needs that writes a few of thousands."""
 
-    def __init__(self, arena: Arena, workers: tuple[str, ...]) -> None:
+    count: int
+    """How many rows the board has."""
+    places: dict[str, int]
+    """Workers, and which row is whose."""
+
+
+class Board:
+    """All rows (or some), and the two numbers that the controller writes."""
+
+    def __init__(self, arena: Arena, workers: tuple[str, ...] | BoardPart) -> None:
+        if not isinstance(workers, BoardPart):
+            places = {name: place for place, name in enumerate(workers)}
+            workers = BoardPart(count=len(workers), places=places)
         width = len(_FIELDS)
-        region = arena.region("board", 64 + 8 * width * len(workers))
+        region = arena.region("board", 64 + 8 * width * workers.count)
         self._orders = region[:64].view(np.int64).data
         cells = region[64:].view(np.int64).data
         self.rows = {
-            name: BoardRow(cells[i * width : (i + 1) * width]) for i, name in enumerate(workers)
+            name: BoardRow(cells[place * width : (place + 1) * width])
+            for name, place in workers.places.items()
         }
 
     @property

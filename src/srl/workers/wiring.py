@@ -100,7 +100,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that every process needs to know."""
+    """Everything that the processes need to know."""
 
     experiment: dict[str, Any]
     """The settled experiment as plain values."""
@@ -126,6 +126,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         for worker in self.workers:
             found.setdefault(worker.process, []).append(worker)
         return found
+
+    def part(self, process: str) -> Plan:
+        """What one process needs: its own workers and those that train with them, and its own
+        inference streams. Thousands of others are none of its business."""
+        own = {worker.name for worker in self.workers if worker.process == process}
+        teams = {worker.group for worker in self.workers if worker.name in own and worker.trains}
+        return msgspec.structs.replace(
+            self,
+            workers=tuple(w for w in self.workers if w.name in own or w.group in teams),
+            inference={
+                name: stream
+                for name, stream in self.inference.items()
+                if not (own.isdisjoint(stream.clients) and own.isdisjoint(stream.servers))
+            },
+        )
 
 
 @dataclass

@@ -6,13 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
 
+from srl.arena.arena import HeapArena
+from srl.launch import hosts as hosts_module
 from srl.launch.control import (
     PROTOCOL,
     Beat,
+    Book,
+    Brief,
     Channel,
     Exited,
     GateIs,
@@ -22,6 +27,7 @@ from srl.launch.control import (
     Packet,
     Refusal,
     Reports,
+    Row,
     Start,
     Started,
     Unknown,
@@ -31,7 +37,9 @@ from srl.launch.control import (
 )
 from srl.launch.hosts import Hosts
 from srl.net.keys import KeyPair, make_run_keys, new_pair
+from srl.net.peers import Peer, Peers
 from srl.net.sockets import Wire
+from srl.services.board import Board
 from srl.services.messages import Note
 from srl.services.messages import encode as encode_report
 
@@ -201,3 +209,88 @@ def test_garbage_costs_nothing_and_strangers_are_not_heard(control) -> None:  # 
     one.socket.send_multipart([b"too", b"many"])
     until(hosts, lambda: hosts.refused == 4)
     assert list(hosts.places) == ["a"]
+
+
+def test_of_the_address_book_hosts_get_what_has_changed_and_late_ones_all(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one, two = head(), agent(), agent()
+    one.enter(hosts)
+    assert hosts.book_changed
+    first = (Peer(host="home", processes=("trainer-0",)), Peer(host="a", processes=("actor-0",)))
+    hosts.publish(first, epoch=1)
+    assert not hosts.book_changed
+    told = one.hear(Book, hosts)
+    book = told.after(Peers(own="a"))
+    assert book == Peers(own="a", epoch=1, peers=first)
+
+    two.enter(hosts, name="b", token="b")
+    assert hosts.book_changed
+    moved = Peer(host="a", address="tcp://1.2.3.4:5", processes=("actor-0",))
+    second = (first[0], moved, Peer(host="b", processes=("actor-1",)))
+    hosts.publish(second, epoch=2)
+    told = one.hear(Book, hosts)
+    assert [peer.host for peer in told.peers] == ["a", "b"]
+    book = told.after(book)
+    assert book == Peers(own="a", epoch=2, peers=second)
+    assert two.hear(Book, hosts).after(Peers(own="b")).peers == second
+
+    # Who is in it no more is not named, and the order is the head's.
+    third = (second[2], second[0])
+    hosts.publish(third, epoch=3)
+    told = one.hear(Book, hosts)
+    assert told.peers == ()
+    assert told.after(book).peers == third
+
+
+class Crew:
+    """One host with one worker that has counted."""
+
+    def __init__(self, hosts: Hosts, agent: FakeAgent) -> None:
+        self.board = Board(HeapArena(), ("actor/0",))
+        self.there = Board(HeapArena(), ("actor/0",)).rows["actor/0"]
+        worker = SimpleNamespace(name="actor/0", process="actor-0")
+        plan = SimpleNamespace(workers=(worker,), processes={"actor-0": [worker]})
+        agent.enter(hosts)
+        self.place = hosts.joined.popleft()
+        hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, self.board)  # type: ignore[arg-type]
+        self.place.start("actor-0", 0, ())
+
+    @property
+    def counted(self) -> int:
+        return self.board.rows["actor/0"].get("count_env_steps")
+
+    def beat(self, steps: int) -> Beat:
+        self.there.set("count_env_steps", steps)
+        return Beat(now_ns=time.monotonic_ns(), rows=(Row("actor/0", 0, self.there.dump()),))
+
+
+def test_what_a_worker_had_counted_before_its_end_is_known(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one = head(), agent()
+    crew = Crew(hosts, one)
+    for steps in (1, 2, 3):
+        one.send(one.channel.state(crew.beat(steps)))
+    one.say(Exited(process="actor-0", incarnation=0, pid=7, code=-9))
+    # Of a process that is gone: it changes nothing.
+    one.send(one.channel.state(crew.beat(4)))
+    one.say(Reports((encode_report(Note("w", "info", "the end")),)))
+    until(hosts, lambda: hosts.reports)
+    assert not crew.place.is_alive("actor-0")
+    assert crew.counted == 3
+
+
+def test_a_head_that_is_told_more_than_it_can_take_still_speaks(  # type: ignore[no-untyped-def]
+    control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, agent = control
+    hosts, one = head(), agent()
+    crew = Crew(hosts, one)
+    monkeypatch.setattr(hosts_module, "HEAR_SECONDS", -1.0)
+    for steps in range(1, 21):
+        one.send(one.channel.state(crew.beat(steps)))
+    until(hosts, lambda: crew.counted)
+    assert hosts.is_behind
+    assert crew.counted < 20, "it listened until there was silence"
+    one.hear(Start, hosts)
+    until(hosts, lambda: not hosts.is_behind)
+    assert crew.counted == 20

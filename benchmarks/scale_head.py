@@ -1,0 +1,379 @@
+"""A real head with thousands of workers: hosts whose agents are real on the wire, and whose workers
+are rows only.
+
+The head is the one of `srl train`: control socket with its keys, fleet, address book, controller,
+status file. The agents live in one process of their own: each joins, takes the plan, tells that its
+workers run, and beats four times a second with a row for each of them. The head's time is its
+processor time, that of its network thread included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from srl.arena.arena import HeapArena
+from srl.launch.control import (
+    PACKET_LIMITS,
+    PROTOCOL,
+    Beat,
+    Book,
+    Brief,
+    Channel,
+    GateIs,
+    Join,
+    Order,
+    Packet,
+    Ready,
+    Row,
+    Start,
+    Started,
+    Welcome,
+    decode,
+    encode,
+)
+from srl.launch.head import HEAD_FILE, HeadFile
+from srl.launch.launch import _Launch
+from srl.launch.processes import ProcessRun
+from srl.launch.run_dir import RunDir
+from srl.launch.signals import StopSignals
+from srl.launch.stay import BEAT_SECONDS
+from srl.launch.wake import Wake
+from srl.net.keys import load_join_key
+from srl.net.sockets import Wire
+from srl.recipes.classic import cartpole
+from srl.services.board import Board
+from srl.services.names import Entry, Names
+from srl.workers.wiring import Plan
+
+PER_HOST = 100
+"""Workers on a host."""
+HUB = "hub"
+"""The host of the trainer and of the policy worker."""
+LIMIT_SECONDS = 120.0
+
+
+# -- the agents ------------------------------------------------------------------------------------
+
+
+class Agent:
+    """One host on the wire."""
+
+    def __init__(self, name: str, wire: Wire, run_dir: Path) -> None:
+        head = msgspec.json.decode((run_dir / HEAD_FILE).read_bytes(), type=HeadFile)
+        key = load_join_key(Path(head.key_file))
+        address = f"tcp://{head.address}"
+        self.socket = wire.dial(address, key.pair, key.head, limits=PACKET_LIMITS)
+        self.channel = Channel("")
+        self.rows: dict[str, int] = {}
+        """Its workers' names, and the incarnations of their processes."""
+        self.epoch = 0
+        self.book_bytes = 0
+        self.plan_bytes = 0
+        self.gates = 0
+        self.next_beat = 0.0
+        self._name = name
+        self._members: dict[str, list[str]] = {}
+        join = Join(
+            token=name, name=name, machine="m", pid=1, cores=1, address="127.0.0.1",
+            version=PROTOCOL,
+        )  # fmt: skip
+        self.socket.send(encode(Packet("", 0, 0, join)))
+
+    def hear(self, members: Callable[[bytes], dict[str, list[str]]]) -> None:
+        """Takes what has come and does what is asked for."""
+        while self.socket.poll(0):
+            data = self.socket.recv()
+            packet = decode(data)
+            if isinstance(packet.message, Welcome):
+                self.channel = Channel(packet.session)
+                continue
+            match self.channel.receive(packet):
+                case Brief() as brief:
+                    self.plan_bytes = len(data)
+                    self._members = members(brief.plan)
+                    self.channel.post(Ready(sees_run_dir=True))
+                    self.move_gate()
+                case Start() as start:
+                    started = Started(process=start.process, incarnation=start.incarnation, pid=1)
+                    self.channel.post(started)
+                case Order() as order:
+                    for worker in self._members[order.process]:
+                        self.rows[worker] = order.incarnation
+                case Book() as book:
+                    self.epoch = book.epoch
+                    self.book_bytes += len(data)
+
+    def move_gate(self) -> None:
+        """Says that its gate listens, and is another one than before."""
+        key = "k" * 40
+        address = "tcp://127.0.0.1:1"
+        self.channel.post(GateIs(address=address, public_key=key, incarnation=self.gates))
+        self.gates += 1
+
+    def speak(self, now: float, board: Board | None) -> None:
+        """Sends what is due."""
+        if not self.channel.session:
+            return
+        for packet in self.channel.packets(now):
+            self.socket.send(encode(packet))
+        if now < self.next_beat or board is None:
+            return
+        self.next_beat = max(self.next_beat + BEAT_SECONDS, now)
+        rows = []
+        for worker, incarnation in self.rows.items():
+            row = board.rows[worker]
+            row.enter("running")
+            rows.append(Row(worker, incarnation, row.dump()))
+        beat = Beat(now_ns=time.monotonic_ns(), rows=tuple(rows))
+        self.socket.send(encode(self.channel.state(beat)))
+
+
+def play_agents(run_dir: Path, hosts: list[str]) -> None:
+    """The agents' process: a line of JSON each time that all have a newer book."""
+    wire = Wire()
+    plans: list[Plan] = []
+    boards: list[Board] = []
+
+    def members(data: bytes) -> dict[str, list[str]]:
+        # They are all told the same, and are one process here.
+        if not plans:
+            plans.append(msgspec.json.decode(zlib.decompress(data), type=Plan))
+            names = tuple(worker.name for worker in plans[0].workers)
+            boards.append(Board(HeapArena(), names))
+        return {name: [w.name for w in own] for name, own in plans[0].processes.items()}
+
+    agents = [Agent(name, wire, run_dir) for name in hosts]
+    poller = zmq.Poller()
+    for number, agent in enumerate(agents):
+        poller.register(agent.socket, zmq.POLLIN)
+        agent.next_beat = time.monotonic() + BEAT_SECONDS * number / len(agents)
+    poller.register(0, zmq.POLLIN)
+    told = 0
+    while True:
+        ready = dict(poller.poll(5))
+        if 0 in ready:
+            if not os.read(0, 1):
+                break
+            agents[0].move_gate()
+        for agent in agents:
+            if agent.socket in ready:
+                agent.hear(members)
+            agent.speak(time.monotonic(), boards[0] if boards else None)
+        epoch = min(agent.epoch for agent in agents)
+        if epoch > told:
+            told = epoch
+            sent = sum(agent.book_bytes for agent in agents)
+            line = {
+                "epoch": epoch,
+                "at": time.monotonic(),
+                "bytes": sent,
+                "plan": agents[0].plan_bytes,
+            }
+            print(json.dumps(line), flush=True)
+    wire.close()
+
+
+# -- the head --------------------------------------------------------------------------------------
+
+
+class Part:
+    """Adds up the processor time of one part of a turn."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.seconds = 0.0
+        self.longest = 0.0
+
+    def __call__(self) -> Any:
+        began = time.thread_time()
+        try:
+            return self._call()
+        finally:
+            spent = time.thread_time() - began
+            self.seconds += spent
+            self.longest = max(self.longest, spent)
+
+    def clear(self) -> None:
+        self.seconds = self.longest = 0.0
+
+
+class Crowd:
+    """The head, its agents, and all workers running as far as the head knows."""
+
+    def __init__(self, workers: int, folder: Path, ends: ExitStack) -> None:
+        hosts = [f"host-{number}" for number in range(max(1, workers // PER_HOST))]
+        experiment = _experiment(workers, hosts)
+        directory = RunDir(folder / f"run-{workers}")
+        ends.enter_context(directory.locked())
+        launch = _Launch(experiment, directory, StopSignals(), True, time.monotonic())
+        self.controller, run = launch._start(ends)
+        assert isinstance(run, ProcessRun)
+        self.run, self.fleet = run, run.fleet
+        assert self.fleet.head is not None
+        ends.callback(self.controller.close)
+        self.wake = ends.enter_context(Wake())
+        self.agents = subprocess.Popen(
+            [sys.executable, __file__, str(directory.path), HUB, *hosts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
+        ends.callback(self._end_agents)
+        # From here on it is as `ProcessRun.run` has it.
+        for row in self.controller.board.rows.values():
+            row.enter("starting")
+        self.fleet.give_orders()
+        self.heard: dict[str, float] = {}
+        self.turns = Part(lambda: run._turn(self.wake))
+
+    def _end_agents(self) -> None:
+        assert self.agents.stdin is not None
+        self.agents.stdin.close()
+        self.agents.wait()
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Turns until something is so."""
+        end = time.monotonic() + LIMIT_SECONDS
+        while not done():
+            assert time.monotonic() < end, "waited in vain"
+            self.turns()
+            self._hear()
+
+    def _hear(self) -> None:
+        assert self.agents.stdout is not None
+        while select.select([self.agents.stdout], [], [], 0)[0]:
+            line = self.agents.stdout.readline()
+            assert line, "the agents have ended"
+            self.heard = json.loads(line)
+
+    def is_complete(self) -> bool:
+        """Whether every worker runs, and all hosts have the book that says so."""
+        rows = self.controller.board.rows.values()
+        return self.heard.get("epoch") == self.fleet._epoch and all(
+            row.activity == "running" for row in rows
+        )
+
+    def change(self) -> tuple[float, float, int]:
+        """One host's gate is replaced: the head's and all seconds until everyone knows, and the
+        bytes of it."""
+        epoch, sent = self.fleet._epoch, self.heard["bytes"]
+        began, spent = time.monotonic(), time.process_time()
+        assert self.agents.stdin is not None
+        self.agents.stdin.write(b"g")
+        self.until(lambda: self.heard["epoch"] > epoch)
+        took = time.process_time() - spent
+        return took, time.monotonic() - began, int(self.heard["bytes"] - sent)
+
+
+def _experiment(workers: int, hosts: list[str]) -> Any:
+    experiment = cartpole()
+    return dataclasses.replace(
+        experiment,
+        layout="remote",
+        launcher="manual",
+        hosts={HUB: ("trainer", "policy"), **{name: ("actor",) for name in hosts}},
+        actor=dataclasses.replace(experiment.actor, count=workers, envs=workers, groups=1),
+        algorithm={**experiment.algorithm, "rollout_length": 8},
+    )
+
+
+def head_costs(workers: int, seconds: float) -> dict[str, float]:
+    """What so many workers cost the head."""
+    at = f"{workers:,} workers: "
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        began, spent = time.monotonic(), time.process_time()
+        crowd = Crowd(workers, folder, ends)
+        planned = time.monotonic()
+        crowd.until(crowd.is_complete)
+        start = {
+            "start: s until all run": time.monotonic() - planned,
+            "start: head's s of a core": time.process_time() - spent,
+            "start: MB of address books": crowd.heard["bytes"] / 1e6,
+            "plan for a host, MB": crowd.heard["plan"] / 1e6,
+        }
+        del began
+        found = start | _steady(crowd, seconds)
+        changes = [crowd.change() for _ in range(10)]
+        found["change: head's ms of a core"] = 1e3 * min(c[0] for c in changes)
+        found["change: ms until all hosts know"] = 1e3 * min(c[1] for c in changes)
+        found["change: kB to all hosts"] = min(c[2] for c in changes) / 1e3
+    return {at + name: value for name, value in found.items()}
+
+
+def _steady(crowd: Crowd, seconds: float) -> dict[str, float]:
+    """Shares of a core while nothing but beats come."""
+    run, fleet = crowd.run, crowd.fleet
+    assert fleet.head is not None
+    parts = {
+        "hearing hosts": (fleet.head, "poll"),
+        "what is to be started": (fleet, "_start_waiting"),
+        "address book": (fleet, "_publish"),
+        "silent processes": (run, "_kill_silent"),
+        "controller's look": (run._controller, "poll"),
+        "status file": (run._status, "step"),
+    }
+    meters = {}
+    for name, (owner, attribute) in parts.items():
+        meters[name] = Part(getattr(owner, attribute))
+        setattr(owner, attribute, meters[name])
+    crowd.turns.clear()
+    turns = 0
+    began, spent = time.monotonic(), time.process_time()
+    while time.monotonic() < began + seconds:
+        crowd.turns()
+        turns += 1
+    took, used = time.monotonic() - began, time.process_time() - spent
+    found = {
+        "head's share of a core": used / took,
+        "turns per second": turns / took,
+        "longest turn, ms": 1e3 * crowd.turns.longest,
+    }
+    found |= {f"share for {name}": meter.seconds / took for name, meter in meters.items()}
+    return found | {f"ms at most for {name}": 1e3 * m.longest for name, m in meters.items()}
+
+
+def name_costs(times: int = 1000) -> dict[str, float]:
+    """What it costs to register a worker's name, and to look it up."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        names = Names(Path(folder))
+        entries = [Entry(worker=f"actor/{i}", process=f"actor-{i}") for i in range(times)]
+        began = time.thread_time()
+        for entry in entries:
+            names.register(entry)
+        registered = time.thread_time()
+        for entry in entries:
+            names.lookup(entry.worker)
+        looked = time.thread_time()
+    return {
+        "us to register a name": (registered - began) / times * 1e6,
+        "us to look a name up": (looked - registered) / times * 1e6,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("hosts", nargs="+")
+    options = parser.parse_args()
+    play_agents(options.run_dir, options.hosts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The part of the plan that a process gets: all that it needs, however many others there are."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import pytest
+
+from srl.arena.arena import HeapArena
+from srl.envs.registry import probe
+from srl.launch.plan import encode_plan, make_plan, settle
+from srl.recipes.classic import cartpole
+from srl.services.board import Board, BoardPart
+from srl.workers.wiring import Plan
+
+
+def plan_of(layout: Literal["shared", "inline"], actors: int, trainers: int = 1) -> Plan:
+    experiment = cartpole()
+    experiment = dataclasses.replace(
+        experiment,
+        layout=layout,
+        actor=dataclasses.replace(experiment.actor, count=actors, envs=2 * actors, groups=1),
+        trainer=dataclasses.replace(experiment.trainer, count=trainers),
+    )
+    return make_plan(settle(experiment, 2, "cpu"), probe(experiment.env), "cpu")[0]
+
+
+@pytest.mark.parametrize("layout", ["shared", "inline"])
+def test_a_part_is_what_the_process_needs(layout: Literal["shared", "inline"]) -> None:
+    plan = plan_of(layout, actors=4, trainers=2)
+    for process, members in plan.processes.items():
+        part = plan.part(process)
+        assert part.processes[process] == members
+        names = {member.name for member in members}
+        asked = {p for p, s in plan.inference.items() if names & {*s.clients, *s.servers}}
+        assert set(part.inference) == asked
+        assert (part.samples, part.policies) == (plan.samples, plan.policies)
+    team = [worker.name for worker in plan.part("trainer-1").workers]
+    assert team == ["trainer/0", "trainer/1"], "trainers know each other"
+    assert [worker.group for worker in plan.part("actor-3").workers].count("actor") == 1
+
+
+@pytest.mark.parametrize("layout", ["shared", "inline"])
+def test_more_actors_cost_a_part_no_more_than_their_names(
+    layout: Literal["shared", "inline"],
+) -> None:
+    few, many = plan_of(layout, actors=10), plan_of(layout, actors=110)
+    grown = len(encode_plan(many.part("actor-0"))) - len(encode_plan(few.part("actor-0")))
+    whole = len(encode_plan(many)) - len(encode_plan(few))
+    assert grown < 100 * 80
+    assert grown < whole / 4
+
+
+def test_a_part_of_the_board_is_the_same_rows() -> None:
+    arena = HeapArena()
+    whole = Board(arena, ("a", "b", "c"))
+    part = Board(arena, BoardPart(count=3, places={"b": 1}))
+    part.rows["b"].set("count_rows", 7)
+    part.rows["b"].set("wait_slots", 5)
+    whole.stop = True
+    assert list(part.rows) == ["b"]
+    assert part.stop
+    assert [row.counters()["rows"] for row in whole.rows.values()] == [0, 7, 0]
+    assert whole.rows["b"].waits()["slots"] == 5
