@@ -17,9 +17,9 @@ from srl.policies.nets.encoder import Encoder, ObsNorm, has_image
 from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import orthogonal
 from srl.policies.nets.norm import RunningNorm
-from srl.policies.nets.packed import PackedTowers
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.nets.towers import Layers, pull, push, run_towers
+from srl.policies.packed_actor import PackedActor
 from srl.policies.protocol import Act, Policy
 
 
@@ -77,7 +77,7 @@ class ActorCritic(Policy):
         )
         self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
         self._towers = self._make_towers()
-        self._packed: PackedTowers | None = None
+        self._packed: PackedActor | None = None
         # Observations that go into the towers as they are.
         self._packs = (
             self._towers is not None
@@ -102,9 +102,8 @@ class ActorCritic(Policy):
         `explore` is the temperature of the draw; `log_prob` is always that of the policy itself.
         """
         if self._packed is not None:
-            out, value = self._packed(obs)
-            value = value.squeeze(-1)
-        elif self.core is None:
+            return self._packed.act(obs, explore, action_mask, generator)
+        if self.core is None:
             out, value = self._outputs(_flat(obs))
         else:
             features, _ = self._features(_flat(obs))
@@ -124,7 +123,10 @@ class ActorCritic(Policy):
             weight, bias = critic[-1]
             mean, std = self.return_norm.mean, self.return_norm.std
             critic = [*critic[:-1], (weight * std, torch.addcmul(mean, bias, std))]
-        self._packed = PackedTowers((actor, critic), self.config.activation)
+        if self._packed is None:
+            self._packed = PackedActor((actor, critic), self.config.activation, self.action_head)
+        else:
+            self._packed.load((actor, critic))
 
     def unroll(
         self,

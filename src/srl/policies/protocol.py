@@ -53,6 +53,7 @@ class Policy(nn.Module, ABC):
         """Chooses actions for [rows, ...] without gradients; zeroes `state` where `is_first`.
 
         `explore` is float32 [rows]: 1 samples, 0 is greedy. All randomness comes from `generator`.
+        What is returned is read before the next call, which may write it again.
         """
 
     def pack(self) -> None:

@@ -53,6 +53,8 @@ class Served:
     """The policy's tensors as arrays that share their memory (on a CPU), or a copy on the host."""
     _on_cpu: bool = field(init=False)
     _inputs: dict[int, tuple[InferenceRequest, Inputs]] = field(default_factory=dict)
+    _last: tuple[Act, list[np.ndarray]] | None = None
+    """On a CPU: the last answer, and its arrays."""
 
     def __post_init__(self) -> None:
         self._on_cpu = self.device.type == "cpu"
@@ -73,6 +75,11 @@ class Served:
         return sorted(spec) if flat else None
 
     @cached_property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """The policy's parameters and buffers, which stay where they are."""
+        return self.policy.state_dict()
+
+    @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         return [spec.shape for specs in self._declared.values() for spec in specs]
 
@@ -89,6 +96,9 @@ class Served:
     def outputs(self, act: Act, rows: int, worker: str) -> list[np.ndarray]:
         """What the policy chose as arrays of the shapes that it declared: action, leaves of the
         state, leaves of the extras."""
+        if self._last is not None and self._last[0] is act:
+            # A policy that writes its answers into the same memory again.
+            return self._last[1]
         tensors = [act.action, *leaves(act.state), *self._extras(act.extras)]
         if self._on_cpu:
             arrays = [tensor.numpy() for tensor in tensors]
@@ -96,6 +106,8 @@ class Served:
             arrays = [tensor.cpu().numpy() for tensor in tensors]
         if [array.shape for array in arrays] != [(rows, *shape) for shape in self._shapes]:
             self._complain(act, rows, worker)
+        if self._on_cpu:
+            self._last = act, arrays
         return arrays
 
     def _extras(self, extras: Tree) -> list[torch.Tensor]:
@@ -128,9 +140,9 @@ class Served:
         """Takes newer weights, if there are any."""
         if self.parameters.version == self.version:
             return
-        tensors = self.policy.state_dict()
+        tensors = self._tensors
         if not self.host_weights:
-            self.host_weights = {name: t.detach().cpu().numpy() for name, t in tensors.items()}
+            self.host_weights = {name: t.cpu().numpy() for name, t in tensors.items()}
         self.version = self.parameters.read(self.host_weights)
         if not self._on_cpu:
             with torch.no_grad():

@@ -55,9 +55,16 @@ def test_outputs_and_gradients_are_those_of_the_layers(
 @pytest.mark.parametrize("inner", [(6,), (6, 5, 7)])
 def test_packed_towers_are_the_same_functions(activation: str, inner: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    towers = [layers(4, *inner, 3), layers(4, *inner, 1)]
+    first, second = (
+        [layers(4, *inner, 3), layers(4, *inner, 1), layers(4, *inner, 2)] for _ in range(2)
+    )
     x = torch.randn(9, 4, dtype=torch.float64)
-    packed = PackedTowers(towers, activation)
+    packed = PackedTowers(first, activation)
+    memory = packed.memory(9)
+    memory.seen.copy_(x.t())
     with torch.no_grad():
-        for mine, tower in zip(packed(x), towers, strict=True):
-            torch.testing.assert_close(mine, reference(x, tower, activation))
+        for towers in (first, second, first):
+            packed.load(towers)
+            found = packed(memory).t().split([3, 1, 2], dim=1)
+            for mine, tower in zip(found, towers, strict=True):
+                torch.testing.assert_close(mine, reference(x, tower, activation))

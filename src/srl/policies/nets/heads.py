@@ -16,6 +16,7 @@ from srl.policies.distributions import (
     Distribution,
     MultiCategorical,
 )
+from srl.policies.drawing import ChoiceDraw, VectorDraw
 from srl.policies.nets.mlp import orthogonal
 
 
@@ -53,6 +54,16 @@ class ActionHead(nn.Module):
             case Box(shape):
                 mean = out if len(shape) == 1 else out.reshape(*out.shape[:-1], *shape)
                 return DiagGaussian(mean, self.log_std, len(shape))
+
+    def drawing(self, out: torch.Tensor) -> ChoiceDraw | VectorDraw | None:
+        """What draws as the distribution over `out.t()` does, from [parameters, rows] that are
+        written again and again; None where only the distribution itself can."""
+        match self.action:
+            case Discrete() if out.is_cpu:
+                return ChoiceDraw(out)
+            case Box(shape) if out.is_cpu and len(shape) == 1:
+                return VectorDraw(out, self.log_std)
+        return None
 
 
 def _num_parameters(action: ActionSpec) -> int:

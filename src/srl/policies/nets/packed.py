@@ -1,71 +1,133 @@
 """Towers packed for acting: the same functions in as few operations as it takes.
 
-At a few dozen rows an operation costs more than its arithmetic. Here the first layers of all towers
-are one product, each later layer is one batched product, and the affine part of
-tanh(z) = 2 sigmoid(2 z) - 1 is moved into the next layer's weights. The price is a copy of the
-weights, made anew whenever they change.
+At a few dozen rows an operation costs more than its arithmetic, and a new piece of memory more than
+what is written there. Here the first layers of all towers are one product, each later layer is one
+batched product, all heads are one product, and everything is written into memory that is kept.
+Observations lie side by side as columns, which products with a few outputs are fastest on.
+
+Biases are weights of a unit that is always 1: a row of ones below the input, and in each hidden
+layer one more unit, whose activation is 1. The affine part of tanh(z) = 2 sigmoid(2 z) - 1 is moved
+into the next layer's weights. The price is a copy of the weights, made anew whenever they change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from srl.policies.nets.towers import Layers
 
+_ONE_BEFORE = {"tanh": 40.0, "relu": 1.0, "elu": 1.0}
+"""What the activation (a sigmoid in place of tanh) makes exactly 1 of."""
+
+
+class Memory(NamedTuple):
+    """What the layers write for some number of rows; some of it in several shapes."""
+
+    seen: torch.Tensor
+    """[inputs, rows] of `inputs`, to write observations into."""
+    inputs: torch.Tensor
+    """[inputs + 1, rows], the last row ones."""
+    hidden: list[torch.Tensor]
+    """[towers, units + 1, rows] of each hidden layer."""
+    flat: list[torch.Tensor]
+    """[towers * (units + 1), rows] of each hidden layer."""
+    out: torch.Tensor
+    """[outputs of all towers, rows]."""
+
 
 class PackedTowers:
     """Towers of equal hidden layers over one input, without gradients."""
 
     def __init__(self, towers: Sequence[Layers], activation: str) -> None:
-        """Packs what the towers hold now; at least one hidden layer each, of equal widths."""
+        """Towers with at least one hidden layer each, of equal widths. Packs what they hold now."""
         self._activation = activation
-        self._count = len(towers)
-        hidden = [[(w.detach(), b.detach()) for w, b in layers[:-1]] for layers in towers]
-        heads = [(layers[-1][0].detach(), layers[-1][1].detach()) for layers in towers]
-        twice = 2.0 if activation == "tanh" else 1.0
-        first = [layers[0] for layers in hidden]
-        self._weight = (torch.cat([w for w, _ in first]) * twice).t().contiguous()
-        self._bias = torch.cat([b for _, b in first]) * twice
-        self._width = first[0][0].shape[0]
-        self._later = [
-            self._stacked([layers[depth] for layers in hidden], twice)
-            for depth in range(1, len(hidden[0]))
+        count, like = len(towers), towers[0][0][0].detach()
+        self._widths = [like.shape[1], *(weight.shape[0] for weight, _ in towers[0][:-1])]
+        num_outputs = sum(layers[-1][0].shape[0] for layers in towers)
+        self._layers = [
+            like.new_zeros(count, after + 1, before + 1)
+            for before, after in zip(self._widths, self._widths[1:], strict=False)
         ]
-        self._heads = [self._after(w, b) for w, b in heads]
+        for weight in self._layers:
+            weight[:, -1, -1] = _ONE_BEFORE[activation]
+        self._heads = like.new_zeros(num_outputs, count, self._widths[-1] + 1)
+        self._factors = self._make_factors() if activation == "tanh" else []
+        self._first = self._layers[0].flatten(0, 1)
+        self._last = self._heads.flatten(1)
+        self._homes = self._find_homes(towers)
+        self.load(towers)
 
-    def _stacked(
-        self, layers: list[tuple[torch.Tensor, torch.Tensor]], twice: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One later layer of all towers: weights [towers, in, out] and biases [towers, 1, out]."""
-        packed = [self._after(w, b) for w, b in layers]
-        weight = torch.stack([w for w, _ in packed]) * twice
-        return weight, torch.stack([b for _, b in packed]).unsqueeze(1) * twice
+    def _find_homes(self, towers: Sequence[Layers]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Where weight and bias of each layer go, tower by tower."""
+        found, first = [], 0
+        for number, layers in enumerate(towers):
+            size = layers[-1][0].shape[0]
+            homes = [weight[number, :-1] for weight in self._layers]
+            homes.append(self._heads[first : first + size, number])
+            found += [(home[:, :-1], home[:, -1]) for home in homes]
+            first += size
+        return found
 
-    def _after(self, weight: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A layer that reads sigmoids where it read tanh: W (2 s - 1) + b = (2 W) s + (b - W 1)."""
-        if self._activation != "tanh":
-            return weight.t(), bias
-        return (2.0 * weight).t(), bias - weight.sum(1)
+    def _make_factors(self) -> list[torch.Tensor]:
+        """What to multiply layers and heads by where sigmoids take the place of tanh."""
+        factors = [
+            torch.full_like(weight, 4.0 if number else 2.0)
+            for number, weight in enumerate(self._layers)
+        ]
+        for factor in factors:
+            factor[:, :, -1] = 2.0
+            factor[:, -1] = 1.0
+        of_heads = torch.full_like(self._heads, 2.0)
+        of_heads[:, :, -1] = 1.0
+        return [*factors, of_heads]
 
-    def _activate(self, x: torch.Tensor) -> torch.Tensor:
+    @torch.no_grad()
+    def load(self, towers: Sequence[Layers]) -> None:
+        """Packs what the towers hold now."""
+        given = [layer for layers in towers for layer in layers]
+        for (weight_home, bias_home), (weight, bias) in zip(self._homes, given, strict=True):
+            weight_home.copy_(weight)
+            bias_home.copy_(bias)
+        if not self._factors:
+            return
+        # What reads sigmoids in place of tanh: W (2 s - 1) + b = (2 W) s + (b - W 1).
+        for weight in (*self._layers[1:], self._heads):
+            weight[:, :, -1].sub_(weight[:, :, :-1].sum(-1))
+        for weight, factor in zip((*self._layers, self._heads), self._factors, strict=True):
+            weight.mul_(factor)
+
+    def __call__(self, memory: Memory) -> torch.Tensor:
+        """What the towers make of `memory.seen`: their outputs one below the other."""
+        _, inputs, hidden, flat, out = memory
+        torch.mm(self._first, inputs, out=flat[0])
+        self._activate(flat[0])
+        for number in range(1, len(hidden)):
+            torch.bmm(self._layers[number], hidden[number - 1], out=hidden[number])
+            self._activate(flat[number])
+        return torch.mm(self._last, flat[-1], out=out)
+
+    def memory(self, rows: int) -> Memory:
+        """Memory for so many rows."""
+        heads = self._heads
+        inputs = heads.new_ones(self._widths[0] + 1, rows)
+        hidden = [heads.new_empty(heads.shape[1], width + 1, rows) for width in self._widths[1:]]
+        return Memory(
+            seen=inputs[:-1],
+            inputs=inputs,
+            hidden=hidden,
+            flat=[layer.flatten(0, 1) for layer in hidden],
+            out=heads.new_empty(len(heads), rows),
+        )
+
+    def _activate(self, x: torch.Tensor) -> None:
         match self._activation:
             case "tanh":
-                return x.sigmoid_()
+                x.sigmoid_()
             case "relu":
-                return x.relu_()
+                x.relu_()
             case _:
-                return F.elu_(x)
-
-    def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """What each tower makes of [N, n]."""
-        hidden = self._activate(torch.addmm(self._bias, x, self._weight))
-        by_tower = hidden.view(-1, self._count, self._width).transpose(0, 1)
-        for weight, bias in self._later:
-            by_tower = self._activate(torch.baddbmm(bias, by_tower, weight))
-        return [
-            torch.addmm(bias, seen, weight)
-            for seen, (weight, bias) in zip(by_tower.unbind(), self._heads, strict=True)
-        ]
+                F.elu_(x)

@@ -1,0 +1,82 @@
+"""Two towers and an action head packed for acting: from observations to actions without a graph,
+and without new memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from srl.policies.nets.heads import ActionHead
+from srl.policies.nets.packed import PackedTowers
+from srl.policies.nets.towers import Layers
+from srl.policies.protocol import Act
+
+_MAX_DESKS = 16
+"""Numbers of rows for which memory is kept."""
+
+
+class _Desk:
+    """What is made once for a number of rows: on it observations become actions."""
+
+    def __init__(self, towers: PackedTowers, head: ActionHead, rows: int) -> None:
+        self.memory = towers.memory(rows)
+        self._towers = towers
+        self._head = head
+        self._draw = head.drawing(self.memory.out[:-1])
+        if self._draw is not None:
+            self._seen = self.memory.seen.numpy()
+            self._shown: tuple[torch.Tensor, torch.Tensor] | None = None
+            extras = {"log_prob": self._draw.log_prob, "value": self.memory.out[-1]}
+            self._act = Act(self._draw.action, None, extras)
+
+    def act(
+        self,
+        obs: torch.Tensor,
+        explore: torch.Tensor,
+        action_mask: torch.Tensor | None,
+        generator: torch.Generator,
+    ) -> Act:
+        """As `Policy.act`."""
+        draw, memory = self._draw, self.memory
+        if draw is None:
+            memory.seen.copy_(obs.t())
+            out = self._towers(memory)
+            distribution = self._head.distribution(out[:-1].t().contiguous(), action_mask)
+            action, log_prob = distribution.draw(generator, explore)
+            return Act(action, None, {"log_prob": log_prob, "value": out[-1]})
+        if self._shown is None or self._shown[0] is not obs or self._shown[1] is not explore:
+            # A policy worker shows the same tensors again, with other numbers in them.
+            self._shown = obs, explore
+            self._obs, self._explore = obs.numpy().T, explore.numpy()
+        np.copyto(self._seen, self._obs)
+        self._towers(memory)
+        draw(action_mask, self._explore, generator)
+        return self._act
+
+
+class PackedActor:
+    """An actor and a critic over one vector."""
+
+    def __init__(self, towers: Sequence[Layers], activation: str, head: ActionHead) -> None:
+        """The actor's layers, which end in `head`, and the critic's. Packs what they hold now."""
+        self._towers = PackedTowers(towers, activation)
+        self._head = head
+        self._desks: dict[int, _Desk] = {}
+        self.load = self._towers.load
+
+    def act(
+        self,
+        obs: torch.Tensor,
+        explore: torch.Tensor,
+        action_mask: torch.Tensor | None,
+        generator: torch.Generator,
+    ) -> Act:
+        """As `Policy.act`, in memory that the next call for as many rows writes again."""
+        desk = self._desks.get(len(obs))
+        if desk is None:
+            if len(self._desks) == _MAX_DESKS:
+                del self._desks[next(iter(self._desks))]
+            desk = self._desks[len(obs)] = _Desk(self._towers, self._head, len(obs))
+        return desk.act(obs, explore, action_mask, generator)
