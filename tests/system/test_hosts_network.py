@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +15,8 @@ from harness import SMALL, Training, read_summary, wait_for
 from network import Network, require_namespaces
 from test_hosts import log_of, status_of
 from test_worker_deaths import assert_books_add_up
+
+from srl.net.peers import read_peers
 
 pytestmark = pytest.mark.machines
 
@@ -172,16 +174,51 @@ def test_a_slow_network_is_learned_over(hosts: Callable[..., ThreeHosts]) -> Non
         training.kill()
 
 
-def test_strangers_on_the_network_are_turned_away(hosts: Callable[..., ThreeHosts]) -> None:
+GARBAGE = """
+import os, socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+connection.settimeout(20)
+try:
+    connection.sendall(os.urandom(100_000))
+    while connection.recv(4096):
+        pass
+except ConnectionError:
+    pass
+"""
+"""Ends well once the other side has hung up."""
+LOGS = ("gate", "gate-policies")
+
+
+def _refused(training: Training) -> dict[str, int]:
+    return {host.name: host.gate.get("refused", 0) for host in status_of(training).hosts}
+
+
+def test_strangers_on_the_network_are_turned_away(
+    hosts: Callable[..., ThreeHosts], shm: Path
+) -> None:
+    """At the control socket, and at the gates of two hosts."""
     three = hosts()
-    training = three.train("--steps", "5_000", *SMALL)
+    training = three.train("--steps", "1e9", "--until", "none", *SMALL)
     try:
-        garbage = "import os, socket, sys; s = socket.create_connection((sys.argv[1], 5555)); "
-        garbage += "s.sendall(os.urandom(100_000)); s.close()"
-        address = three.head.partition(":")[0]
+        training.wait_for_updates(1)
+        book = read_peers(next(shm.glob("*/peers.json")).parent)
+        assert book is not None
+        doors = [three.head, *(book.by_host[name].address for name in ("home", "policies"))]
+        before = _refused(training)
         inside = three.network.inside("actors")
-        for _ in range(5):
-            subprocess.run([*inside, "python3", "-c", garbage, address], env=os.environ)
-        assert training.wait(90.0) == 0, training.printed
+        for door in doors:
+            address, _, port = door.removeprefix("tcp://").rpartition(":")
+            for _ in range(5):
+                command = [*inside, sys.executable, "-c", GARBAGE, address, port]
+                subprocess.run(command, check=True, timeout=60)
+        for host, count in (("home", 10), ("policies", 5)):
+            least = before[host] + count
+            wait_for(lambda h=host, n=least: _refused(training)[h] >= n, 20.0, f"{count} at {host}")
+        folder = three.run_dir / "logs"
+        said = [log_of(training), *((folder / f"{n}.log").read_text() for n in LOGS)]
+        assert all("refused a connection: it did not show a key of this run" in log for log in said)
+        training.wait_for_updates(2)
+        assert training.stop(signal.SIGINT) == 130
+        assert read_summary(three.run_dir)["metrics"]["between_hosts.refused"] >= 15
     finally:
         training.kill()

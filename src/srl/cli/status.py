@@ -65,13 +65,27 @@ def describe_status(status: Status, now: float) -> str:
     return "\n".join(lines)
 
 
-_HOST_TITLES = ("host", "state", "machine", "address", "joined", "processes")
+_HOST_TITLES = (
+    "host", "state", "machine", "address", "joined", "processes", "waited for", "messages",
+)  # fmt: skip
 _WORKER_TITLES = ("worker", "host", "pid", "state", "rate", "busy", "waits for", "restarts", "")
 
 
 def _host(host: HostStatus) -> tuple[str, ...]:
     joined = f"{host.joined}x" if host.joined else ""
-    return host.name, host.state, host.machine, host.address, joined, str(host.processes)
+    waits = {"replies": "wait_requests_ns", "slots": "wait_slots_ns"}
+    seconds = {what: host.gate.get(name, 0) / 1e9 for what, name in waits.items()}
+    counts = {what: n for what, n in host.gate.items() if n and what not in waits.values()}
+    return (
+        host.name,
+        host.state,
+        host.machine,
+        host.address,
+        joined,
+        str(host.processes),
+        ", ".join(f"{what} {s:,.1f} s" for what, s in seconds.items() if s >= 0.05),
+        ", ".join(f"{n:,} {what}" for what, n in counts.items()),
+    )
 
 
 def _worker(worker: WorkerStatus) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""A gate's counters: in a region of its host's folder, where agents and the controller read
-them."""
+"""A gate's counters: in a region of its host's folder, where its agent (at home: the launcher)
+reads them. With every beat they come to the head, which shows them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ COUNTERS = (
 `rejected`: did not fit the plan. `refused`: connections of strangers. `unsent`: found no room or no
 connection, and were tried again. `wait_..._ns`: how long lanes waited for replies, and writers for
 slots, of other hosts."""
+TOLD = ("wait_requests_ns", "wait_slots_ns", "resent", "unsent", "stale", "rejected", "refused")
+"""Those that the head shows."""
 _INDEX = {name: i for i, name in enumerate(COUNTERS)}
 
 
@@ -36,6 +38,10 @@ class GateCounters:
     def get(self, name: str) -> int:
         """Reads a counter."""
         return int(self._cells[_INDEX[name]])
+
+    def told(self) -> dict[str, int]:
+        """What the head shows, by its name."""
+        return {name: int(self._cells[_INDEX[name]]) for name in TOLD}
 
     def all(self) -> dict[str, int]:
         """Every counter by its name."""

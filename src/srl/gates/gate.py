@@ -90,6 +90,8 @@ class Gate:
         self._links = links
         self.counters = GateCounters(arena)
         self.post = post = Post(plan, links, self.counters, packs=packs, clock=clock)
+        self._before = (self.counters.get("unsent"), self.counters.get("refused"))
+        """What the gates before this one had counted."""
         self._clock = clock
         self._asking = [Asking(n, spec, arena, post) for n, spec in enumerate(plan.inference)]
         self._answering = [Answering(n, spec, arena, post) for n, spec in enumerate(plan.inference)]
@@ -158,8 +160,9 @@ class Gate:
         counters.set("sent_bytes", links.sent_bytes)
         counters.set("received_messages", links.received_messages)
         counters.set("received_bytes", links.received_bytes)
-        counters.set("unsent", links.unsent_messages)
-        counters.set("refused", links.refused)
+        unsent, refused = self._before
+        counters.set("unsent", unsent + links.unsent_messages)
+        counters.set("refused", refused + links.refused)
 
     # -- the address book ------------------------------------------------------------------------
 

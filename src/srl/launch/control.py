@@ -70,6 +70,8 @@ class Beat(msgspec.Struct, tag="beat", frozen=True, kw_only=True):
     """Processes that the system has stopped."""
     books: dict[str, Ledger] = {}
     """Of its sample streams, by name."""
+    gate: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1 << 56)]] = {}
+    """What its gate has counted, by name."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from srl.launch.places import HOME, Exit, Place
 from srl.launch.planning import CONTROLLER
 from srl.launch.remote_place import RemotePlace
 from srl.launch.stay import SESSION_FILE
+from srl.launch.traffic import Traffic
 from srl.launch.worker import checkpoint_path
 from srl.net.peers import GateUp, Peer, Peers
 from srl.services.board import Board
@@ -79,6 +80,7 @@ class Fleet:
         self._gone: dict[str, float] = {}
         """When each host was lost that was."""
         self._books = Books(self.arena)
+        self.traffic = None if head is None else Traffic(self.arena, head.hosts.turned_away)
         self._savers: set[str] = set()
         """Processes that write into checkpoints, or go where one does that trains with them."""
         self._plan: Plan | None = None
@@ -169,6 +171,13 @@ class Fleet:
             return self._books.all(())
         hosts = self.head.hosts
         return self._books.all(p.books for p in (*hosts.places.values(), *hosts.lost))
+
+    def between_hosts(self) -> dict[str, float]:
+        """What was waited for, sent again and refused between hosts; nothing where there is one."""
+        if self.head is None or self.traffic is None:
+            return {}
+        hosts = self.head.hosts
+        return self.traffic.all(p.traffic for p in (*hosts.places.values(), *hosts.lost))
 
     # -- while it runs -----------------------------------------------------------------------------
 
@@ -292,6 +301,8 @@ class Fleet:
         self.news.append(f"host {place.name} is gone: {place.gone}")
         self._gone[place.name] = time.monotonic()
         self._books.lose(place.books)
+        if self.traffic is not None:
+            self.traffic.lose(place.traffic)
         found = place.exits()
         for process in place.processes:
             found.append(

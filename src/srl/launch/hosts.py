@@ -113,6 +113,10 @@ class Hosts:
         """For waiting together with other things."""
         return int(self._socket.getsockopt(zmq.FD))
 
+    def turned_away(self) -> int:
+        """Connections of strangers, and packets that were none."""
+        return self._listener.refused + self.refused
+
     def missing(self) -> list[str]:
         """Hosts that are wanted and not here."""
         return [name for name in self.wanted if name not in self.places]

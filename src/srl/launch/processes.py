@@ -102,6 +102,7 @@ class ProcessRun:
         """When a process of each host was last seen to be stopped."""
         controller.tolerates = self._tolerates
         controller.books = self.fleet.books
+        controller.collector.between_hosts = self.fleet.between_hosts
         self._status = StatusFile(self._run_dir, controller, self.fleet, self._restarts)
 
     def run(self) -> Ending:

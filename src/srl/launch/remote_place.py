@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
+from srl.gates.counters import TOLD
 from srl.launch.control import (
     Beat,
     Channel,
@@ -41,6 +42,8 @@ class RemotePlace:
         """Whether the head's run directory is there too; None until it has said so."""
         self.books: dict[str, Ledger] = {}
         """Of its sample streams, as it last said."""
+        self.traffic: dict[str, int] = dict.fromkeys(TOLD, 0)
+        """What its gate has counted, as it last said."""
         self.gone = ""
         """Why it left."""
         self.channel = Channel(secrets.token_hex(8))
@@ -118,9 +121,10 @@ class RemotePlace:
         return process in self._stopped
 
     def beat(self, beat: Beat) -> None:
-        """Takes over which processes are stopped, and the books."""
+        """Takes over which processes are stopped, the books, and what the gate has counted."""
         self._stopped = frozenset(beat.stopped)
         self.books = beat.books
+        self.traffic = {name: beat.gate.get(name, 0) for name in TOLD}
 
     def started(self, message: Started) -> None:
         """A process has its number."""

@@ -56,6 +56,10 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     joined: int
     """How often."""
     processes: int
+    gate: dict[str, int] = {}
+    """What its gate has counted since the host joined: waits in nanoseconds, messages that were
+    sent again (`resent`), found no room (`unsent`), came twice or late (`stale`) or fitted no plan
+    (`rejected`), and strangers (`refused`; at home those at the control socket, too)."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,10 +153,13 @@ class StatusFile:
                 state=f"silent for {silent:.0f} s" if silent > 2.0 else "here",
                 joined=place.incarnation + 1,
                 processes=processes,
+                gate=place.traffic,
             )
+        traffic = self._fleet.traffic
+        gate = traffic.home() if traffic is not None and name == HOME else {}
         state = "here" if name == HOME else "missing"
         return HostStatus(
-            name=name, machine="", address="", state=state, joined=0, processes=processes
+            name=name, machine="", address="", state=state, joined=0, processes=processes, gate=gate
         )
 
     def _worker(self, worker: WorkerTimes, seconds: float) -> WorkerStatus:

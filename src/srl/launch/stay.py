@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from srl.arena.shm import GATE, LockHeld, RunFolder, ShmArena
+from srl.gates.counters import GateCounters
 from srl.launch.control import (
     Beat,
     Book,
@@ -65,6 +66,7 @@ class Stay:
             self._place.children, self._arena, welcome.name, welcome.incarnation
         )
         self._book = Peers(own=welcome.name)
+        self._gate = GateCounters(self._arena)
         self._server = MetricsServer(self.folder.path)
         self._board: Board | None = None
         self._members: dict[str, list[WorkerPlan]] = {}
@@ -208,7 +210,13 @@ class Stay:
                 rows.append(Row(member.name, child.incarnation, row.dump()))
                 if now_ns - row.get("heartbeat_ns") > 1e9 and self._place.is_stopped(name):
                     stopped.append(name)
-        return Beat(now_ns=now_ns, rows=tuple(rows), stopped=tuple(stopped), books=self._books())
+        return Beat(
+            now_ns=now_ns,
+            rows=tuple(rows),
+            stopped=tuple(stopped),
+            books=self._books(),
+            gate=self._gate.told(),
+        )
 
     def _books(self) -> dict[str, Ledger]:
         """Of the streams that have been used here."""

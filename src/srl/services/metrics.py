@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,10 @@ class Collector:
         self.path = run_dir / METRICS_FILE
         self.notes: deque[Note] = deque(maxlen=100)
         """The latest notes, for the console to take."""
+        self.between_hosts: Callable[[], dict[str, float]] = dict
+        """What gates have counted; nothing where there is one host."""
         self._policies: dict[str, _PolicyRecord] = {}
+        self._hosts: dict[str, float] = {}
         self._seconds_before = 0.0
         self._started: float | None = None
         self._now = 0.0
@@ -224,6 +227,7 @@ class Collector:
         if self._rate is not None:
             values["env_steps_per_second"] = self._rate
         values.update(self._workers)
+        values.update(self._hosts)
         return values
 
     def tick(self, now: float, *, force: bool = False) -> bool:
@@ -240,6 +244,7 @@ class Collector:
         self._now = now
         self._next = now + self.config.interval_seconds
         self._measure_rate(now)
+        self._hosts = self.between_hosts()
         if elapsed > 0:
             self._workers = _worker_values(since(self._times, self._times_before), elapsed)
             self._times_before = self._times

@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from srl.arena.arena import HeapArena
+from srl.gates.counters import TOLD
 from srl.launch import hosts as hosts_module
 from srl.launch.control import (
     PROTOCOL,
@@ -141,6 +142,7 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     note = Note("actor/0", "info", "x")
     one.say(Reports((encode_report(note), b"x")))
     one.say(GateIs(address="tcp://1.2.3.4:5", public_key="k" * 40, incarnation=0))
+    one.send(one.channel.state(Beat(now_ns=0, gate={"resent": 7, "odd": 1})))
     # Of an earlier life: it counts no more.
     one.say(Exited(process="actor-0", incarnation=2, pid=70, code=-9))
     one.say(Exited(process="actor-0", incarnation=3, pid=77, code=-9))
@@ -148,6 +150,7 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     assert [(e.incarnation, e.pid, e.how) for e in place.exits()] == [
         (3, 77, "was killed (SIGKILL)")
     ]
+    assert place.traffic == {**dict.fromkeys(TOLD, 0), "resent": 7}
     assert list(hosts.reports) == [note]
     assert hosts.refused == 1, "what is no report is counted"
     assert (tmp_path / "logs" / "actor-0.log").read_text() == "hello\n"
