@@ -109,7 +109,8 @@ class SlurmConfig:
     signal_seconds: int = 60
     """How long before the time limit the run writes its last checkpoint and is queued again."""
     setup: tuple[str, ...] = ()
-    """Lines of shell that run first on every host, like `module load python`."""
+    """Lines of shell that run once, on the head's node, before the run; what they set, like `module
+    load python` does, holds on the other nodes too."""
     extra: tuple[str, ...] = ()
     """More options of sbatch for every part of the job, like `--constraint=ib`."""
 

@@ -121,8 +121,10 @@ sys.exit(done.returncode == 0 or "InvalidAuthToken" not in done.stderr)
 """
 
 
-def test_a_cluster_of_our_own_lets_no_stranger_in() -> None:
+@pytest.mark.parametrize("before", ["", "import ray"], ids=["", "ray imported before"])
+def test_a_cluster_of_our_own_lets_no_stranger_in(before: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER], capture_output=True, text=True, timeout=120, check=False
-    )
+        [sys.executable, "-c", before + STRANGER],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ from srl.launch.planning import Draft
 from srl.launch.reclaiming import reclaim, reclaim_relayed
 from srl.launch.worker import LEAVE, Orders
 from srl.services.board import BoardPart
-from srl.services.names import Names
 from srl.workers.wiring import Plan
 
 WORKER_MODULE = "srl.launch.worker"
@@ -37,7 +36,6 @@ class LocalPlace:
         """Those that have ended and whose slots are still to be taken back."""
         self._gated = gated
         self._plan: Plan | None = None
-        self._names = Names(arena.folder)
         self._run_dir = ""
         self._lazy = False
         self._address = ""
@@ -120,8 +118,6 @@ class LocalPlace:
         if ended.code == 0 or self._plan is None or ended.process not in self._members:
             return
         reclaim(self._plan, self._impatient, ended.process)
-        for member in self._members[ended.process]:
-            self._names.remove(member.name)
 
     def take_back_relayed(self) -> None:
         """Gives back the requests that a dead gate had taken; LockHeld if it is to be tried again.

@@ -48,11 +48,17 @@ class RayCluster:
         self.started = self._own and not config.address
         """Whether this is a cluster of our own on this machine."""
         if self.started:
-            # Before the import: Ray reads some of it then.
+            # Before the import: Ray reads it then.
             self._set("RAY_AUTH_MODE", "token")
             self._set("RAY_AUTH_TOKEN", secrets.token_hex(32))
             self._set("RAY_USAGE_STATS_ENABLED", "0")
-        self.ray = import_ray()
+        try:
+            self.ray = import_ray()
+            if self.started:
+                self._require_token()
+        except BaseException:
+            self._put_back()
+            raise
         if not self._own:
             return
         try:
@@ -64,6 +70,22 @@ class RayCluster:
         except BaseException:
             self.close()
             raise
+
+    def _require_token(self) -> None:
+        """Has Ray ask for our token, also where it was imported before that was said."""
+        raylet = importlib.import_module("ray._raylet")
+        try:
+            raylet.Config.initialize("")
+            raylet.AuthenticationTokenLoader.instance().reset_cache()
+            asks = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
+        except AttributeError:
+            asks = False
+        if not asks:
+            raise RunError(
+                "--launcher ray: expected a Ray that lets only this run into a cluster that it "
+                f"starts, got {self.ray.__version__}, which does not ask for tokens. Start a "
+                "cluster yourself and name it (--address), or install another version of Ray."
+            )
 
     def _start(self, config: RayConfig) -> None:
         """A cluster of this machine alone, which only this run may talk to."""
@@ -121,13 +143,16 @@ class RayCluster:
         if self._own and self.ray.is_initialized():
             with _signals_kept():
                 self.ray.shutdown()
+        self._put_back()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _put_back(self) -> None:
         for name, value in self._replaced.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _set(self, name: str, value: str) -> None:
         self._replaced[name] = os.environ.get(name)

@@ -36,7 +36,6 @@ from srl.launch.signals import leave_to_parent
 from srl.services.board import Board, BoardPart
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
-from srl.services.names import Entry, Names
 from srl.workers.wiring import Plan
 from srl.workers.worker import Current, Host, Worker
 
@@ -145,13 +144,8 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
     keeps = plan.experiment["actor"]["keep_core"] and take_turns(members, plan)
     core = keep_to_one_core() if keeps else None
     metrics = SocketMetrics(folder)
-    names = Names(folder)
     workers: list[Worker] = []
     try:
-        for member in members:
-            names.register(
-                Entry(worker=member.name, process=orders.process, incarnation=orders.incarnation)
-            )
         workers = build_workers(
             members,
             plan,
@@ -175,8 +169,6 @@ def _run(orders: Orders, folder: Path, current: Current, source: _Input) -> None
         raise
     finally:
         close_workers(workers)
-        for member in members:
-            names.remove(member.name)
         metrics.close()
         bell.close()
         shared.close()

@@ -10,7 +10,15 @@ import pytest
 
 from srl.cli import main, make_parser
 
-VERBS = ("train", "resume", "eval", "play", "plot", "plan", "check", "list", "settings")
+VERBS = (
+    *("train", "resume", "eval", "play", "plot", "plan", "check", "list", "settings"),
+    *("status", "scale", "worker", "bench", "tune"),
+)
+
+
+def test_no_verb_is_left_out():
+    choices = next(a for a in make_parser()._actions if a.dest == "verb").choices
+    assert set(choices) == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
