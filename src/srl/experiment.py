@@ -94,6 +94,9 @@ class Experiment:
     listen: str = ""
     """This machine's address for other hosts, with or without a port (10.0.0.1:5555). Empty is what
     the launcher needs: loopback for `processes`."""
+    gate_port: int = 0
+    """Port of this machine's gate, through which everything goes between it and other hosts; 0 is
+    any that is free. Other hosts have theirs from `srl worker --bind`."""
     pack_pixels: bool = False
     """Packs pixels (lz4) on their way between hosts: for networks slower than a core packs."""
     host_silence_seconds: float = 20.0
@@ -123,6 +126,8 @@ class Experiment:
         for name in ("silence_seconds", "host_silence_seconds", "restart_window_seconds"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}.")
+        if not 0 <= self.gate_port < 65536:
+            raise ConfigError(f"gate_port: expected a port, or 0, got {self.gate_port}.")
         if not self.policies:
             raise ConfigError("policies: expected at least one, got none.")
         for part in ("algorithm", "network"):
@@ -137,7 +142,7 @@ ALGORITHM_FREE = frozenset(
         *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
         *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.step_timeout_seconds"),
-        *("env.reset_timeout_seconds", "resources", "ray", "slurm", "pack_pixels"),
+        *("env.reset_timeout_seconds", "resources", "ray", "slurm", "pack_pixels", "gate_port"),
     }
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""

@@ -7,10 +7,12 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -154,6 +156,21 @@ def test_a_head_that_dies_ends_everything_and_the_run_can_be_resumed(
     assert list(shm.iterdir()) == []
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def listening(parent: psutil.Process) -> set[int]:
+    """Ports at which a process's children listen."""
+    found = set()
+    for child in parent.children():
+        with suppress(psutil.Error):
+            connections = child.net_connections("tcp")
+            found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
 def join(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
     """An agent that a person starts."""
     head = json.loads((run_dir / "head.json").read_text())
@@ -165,9 +182,10 @@ def join(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
+    gate_port = free_port()
     training = start(
         "CartPole-v1", "--layout", "remote", "--launcher", "manual", *SMALL, "--steps", "20_000",
-        "--set", "hosts={box: [actor, policy]}",
+        "--set", "hosts={box: [actor, policy]}", "--set", f"gate_port={gate_port}",
     )  # fmt: skip
     wait_for(lambda: "waiting for host box" in log_of(training), 30.0, "a call for the host")
     assert re.search(r"srl worker --join 127.0.0.1:\d+ --key-file \S+ --name box", log_of(training))
@@ -181,8 +199,11 @@ def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
     assert refused.wait(30) == 1
     assert "could not join 127.0.0.1" in refused.stdout.read()
 
-    box = join(training.run_dir, "--name", "box")
+    port = free_port()
+    box = join(training.run_dir, "--name", "box", "--bind", f"127.0.0.1:{port}")
     try:
+        wait_for(lambda: port in listening(psutil.Process(box.pid)), 30.0, "a gate at that port")
+        assert gate_port in listening(psutil.Process(training.process.pid))
         assert training.wait() == 0, training.printed
         assert box.wait(10) == 0
     finally:

@@ -9,7 +9,7 @@ from srl.cli.options import Verbs, add_verb
 
 _EXAMPLES = """
 srl worker --join 10.0.0.1:5555 --key-file join.key
-srl worker --join 10.0.0.1:5555 --key-file join.key --name gpu-box --bind 10.0.0.2
+srl worker --join 10.0.0.1:5555 --key-file join.key --name gpu-box --bind 10.0.0.2:5556
 srl worker --join 10.0.0.1:5555 --key-file join.key --holds actor
 """
 
@@ -29,9 +29,9 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument(
         "--bind",
         default="",
-        metavar="ADDRESS",
+        metavar="ADDRESS[:PORT]",
         help="this machine's address for the other hosts of the run; by default the one from which "
-        "it reaches the run",
+        "it reaches the run, and a port that is free",
     )
     parser.add_argument(
         "--holds",

@@ -86,6 +86,18 @@ def run_agent(
         agent.close()
 
 
+def split_bind(bind: str) -> tuple[str, int]:
+    """ADDRESS[:PORT] as both; port 0 is any that is free, and no address this machine's."""
+    address, colon, port = bind.partition(":")
+    known = not colon or (port.isdecimal() and 0 < int(port) < 65536)
+    if not known or address in ("*", "0.0.0.0") or (colon and not address):
+        raise ConfigError(
+            "--bind: expected one address of this machine, as other hosts reach it, with or "
+            f"without a port (10.0.0.2 or 10.0.0.2:5556), got {bind!r}."
+        )
+    return address, int(port) if colon else 0
+
+
 def own_address(head: tuple[str, int]) -> str:
     """This machine's address on the way to the head."""
     try:
@@ -112,7 +124,8 @@ class _Agent:
     ) -> None:
         self._head = head
         self._key = key
-        self._bind = bind or own_address(head)
+        address, self._port = split_bind(bind)
+        self._bind = address or own_address(head)
         self._join = Join(
             token=secrets.token_hex(8),
             name=name,
@@ -185,7 +198,7 @@ class _Agent:
                         self._join = msgspec.structs.replace(
                             self._join, name=packet.message.name, token=token
                         )
-                        return Stay(packet.message, packet.session, self._bind)
+                        return Stay(packet.message, packet.session, self._bind, self._port)
                     case Refusal() if packet.message.token == self._join.token:
                         reason = packet.message.reason
                         if packet.message.final:

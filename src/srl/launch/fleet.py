@@ -113,7 +113,7 @@ class Fleet:
         self.home.attach(plan, str(self._run_dir), address=address)
         if self.head is None:
             return
-        self._keeper.start(plan, self.head.bind)
+        self._keeper.start(plan, self.head.bind, self.head.gate_port)
         probe = secrets.token_hex(8)
         (self._run_dir / SESSION_FILE).write_text(probe)
         packed = zlib.compress(msgspec.json.encode(plan), level=1)

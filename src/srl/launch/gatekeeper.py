@@ -30,11 +30,11 @@ class GateKeeper:
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
         self._told: GateUp | None = None
         self._plan: Plan | None = None
-        self._bind = ""
+        self._address = ""
 
-    def start(self, plan: Plan, bind: str) -> None:
-        """Starts the gate, listening at `bind`."""
-        self._plan, self._bind = plan, bind
+    def start(self, plan: Plan, bind: str, port: int = 0) -> None:
+        """Starts the gate, listening at `bind`; port 0 is any that is free."""
+        self._plan, self._address = plan, f"tcp://{bind}:{port or '*'}"
         self._start()
 
     def _start(self) -> None:
@@ -50,7 +50,7 @@ class GateKeeper:
                 host=self._host,
                 incarnation=self._incarnation,
                 folder=str(self._arena.folder),
-                address=f"tcp://{self._bind}:*",
+                address=self._address,
                 packs=bool(self._plan.experiment["pack_pixels"]),
             ),
         )

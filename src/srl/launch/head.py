@@ -34,6 +34,7 @@ class Head:
         self, experiment: Experiment, run_dir: Path, engine: Engine, requests: list[HostRequest]
     ) -> None:
         self.engine = engine
+        self.gate_port = experiment.gate_port
         address = experiment.listen or engine.bind
         self.bind, _, port = address.partition(":")
         if not self.bind or self.bind in ("*", "0.0.0.0") or (port and not port.isdecimal()):

@@ -56,10 +56,11 @@ SESSION_FILE = ".session"
 class Stay:
     """What an agent has between its welcome and its goodbye."""
 
-    def __init__(self, welcome: Welcome, session: str, bind: str) -> None:
+    def __init__(self, welcome: Welcome, session: str, bind: str, port: int = 0) -> None:
+        """Its gate listens at `bind`; port 0 is any that is free."""
         self.channel = Channel(session)
         self.folder = RunFolder()
-        self._bind = bind
+        self._bind, self._port = bind, port
         self._arena = ShmArena(self.folder.path, CONTROLLER, gated=True, lazy=True)
         self._place = LocalPlace(welcome.name, self._arena, logs=None, gated=True)
         self._keeper = GateKeeper(
@@ -117,7 +118,7 @@ class Stay:
                 create_sample(stream.spec, self._arena, granted=True)
                 self._samples[name] = SampleMemory(stream.spec, self._arena)
         self._place.attach(plan, brief.run_dir, lazy=True, address=self._bind)
-        self._keeper.start(plan, self._bind)
+        self._keeper.start(plan, self._bind, self._port)
         probe = ""
         with suppress(OSError):
             probe = (Path(brief.run_dir) / SESSION_FILE).read_text()
