@@ -55,10 +55,10 @@ from srl.launch.signals import StopSignals
 from srl.launch.stay import BEAT_SECONDS
 from srl.launch.wake import Wake
 from srl.net.keys import load_join_key
+from srl.net.peers import Peer, Peers, read_peers, write_peers
 from srl.net.sockets import Wire
 from srl.recipes.classic import cartpole
 from srl.services.board import Board
-from srl.services.names import Entry, Names
 from srl.workers.wiring import Plan
 
 PER_HOST = 100
@@ -349,21 +349,33 @@ def _steady(crowd: Crowd, seconds: float) -> dict[str, float]:
     return found | {f"ms at most for {name}": 1e3 * m.longest for name, m in meters.items()}
 
 
-def name_costs(times: int = 1000) -> dict[str, float]:
-    """What it costs to register a worker's name, and to look it up."""
+def name_costs(workers: int = 1000, hosts: int = 10) -> dict[str, float]:
+    """What it costs to write, on one host, the address book that says where each worker is, and to
+    read it."""
+    processes = tuple(f"actor-{i}" for i in range(workers))
+    book = Peers(
+        own="host-0",
+        peers=tuple(
+            Peer(
+                host=f"host-{i}",
+                address="tcp://127.0.0.1:50000",
+                public_key=40 * "k",
+                processes=processes[i::hosts],
+            )
+            for i in range(hosts)
+        ),
+    )
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        names = Names(Path(folder))
-        entries = [Entry(worker=f"actor/{i}", process=f"actor-{i}") for i in range(times)]
         began = time.thread_time()
-        for entry in entries:
-            names.register(entry)
-        registered = time.thread_time()
-        for entry in entries:
-            names.lookup(entry.worker)
-        looked = time.thread_time()
+        for _ in range(100):
+            write_peers(Path(folder), book)
+        written = time.thread_time()
+        for _ in range(100):
+            read_peers(Path(folder))
+        read = time.thread_time()
     return {
-        "us to register a name": (registered - began) / times * 1e6,
-        "us to look a name up": (looked - registered) / times * 1e6,
+        f"us to write an address book of {workers} workers": (written - began) * 1e4,
+        f"us to read an address book of {workers} workers": (read - written) * 1e4,
     }
 
 
