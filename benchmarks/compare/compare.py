@@ -1,7 +1,8 @@
 """Compares speed on one workload: ours and every peer in turn, several rounds, one table of ratios.
 
-Every contender gets a warm-up and a window of its own, alone on the machine, in a scheduling group
-of the heaviest weight. Ours is first in each round, and a ratio is between two results of the same
+Every contender gets the same warm-up and a window of its own, alone on the machine, in a scheduling
+group of the heaviest weight, and none writes checkpoints in it. Ours is first in each round, and a
+ratio is between two results of the same round. The limit is measured in the first and in the last
 round. Results are appended to `results/<workload>_<machine>.jsonl` as they arrive.
 
     python benchmarks/compare/compare.py W1a [--rounds 3] [--seconds 60] [--peers sb3 cleanrl ...]
@@ -17,30 +18,61 @@ import time
 from typing import Any
 
 import venvs
-from contenders import OURS, PEERS, chosen_layout, our_command, peers_of
+from contenders import (
+    OURS,
+    PEERS,
+    chosen_layout,
+    our_command,
+    peers_of,
+    search_note,
+    unsearched,
+)
 from processes import leave_nothing_behind, run
 from ratios import Record, table
 from records import RESULTS, append, command_text, machine_name
-from workloads import WORKLOADS
+from workloads import PREPROCESSING, WORKLOADS
 
 from srl.bench.machine import commit, machine
 
-STARTUP_SECONDS = 25.0
-"""What a contender takes to start and to stop, about."""
+STARTUP_SECONDS = {"rllib": 25.0, "sample_factory": 18.0}
+"""What a contender of an environment takes to start, to get to its first update and to stop."""
+USUAL_STARTUP_SECONDS = 8.0
+LIMIT_SECONDS = 36.0
+"""What `srl bench` takes for the limit, beside training."""
 PATIENCE = 120.0
 """Seconds beyond warm-up and window after which a contender is stopped as hung."""
 OUR_PATIENCE = 300.0
 """`srl bench` also measures the parts and the limit."""
 
 
-def command_of(contender: str, workload: str, options: argparse.Namespace) -> list[str]:
-    """The command that measures a contender."""
-    window = ["--seconds", f"{options.seconds:g}"]
+def command_of(
+    contender: str, workload: str, number: int, options: argparse.Namespace
+) -> list[str]:
+    """The command that measures a contender in a round."""
+    window = ["--seconds", f"{options.seconds:g}", "--warmup", f"{options.warmup:g}"]
     if contender == OURS:
-        return our_command("bench", workload, *window, "--layout", options.layout, "--json")
-    layout = chosen_layout(contender, workload)
-    warmup = ["--warmup", f"{options.warmup:g}"]
-    return PEERS[contender].command(workload, layout, *window, *warmup)
+        parts = parts_of(number, options.rounds)
+        ours = ["--layout", options.layout, "--parts", parts, "--json"]
+        return our_command("bench", workload, *window, *ours)
+    return PEERS[contender].command(workload, chosen_layout(contender, workload), *window)
+
+
+def parts_of(number: int, rounds: int) -> str:
+    """What is measured of ours beside training in a round."""
+    return "limit" if number in (1, rounds) else "none"
+
+
+def estimate(contenders: list[str], options: argparse.Namespace) -> float:
+    """Seconds that a comparison takes, about."""
+    total = 0.0
+    for number in range(1, options.rounds + 1):
+        for contender in contenders:
+            total += options.warmup + options.seconds
+            venv = "" if contender == OURS else PEERS[contender].venv
+            total += STARTUP_SECONDS.get(venv, USUAL_STARTUP_SECONDS)
+            if contender == OURS and parts_of(number, options.rounds) == "limit":
+                total += LIMIT_SECONDS
+    return total
 
 
 def parse_result(lines: list[str]) -> dict[str, Any] | None:
@@ -87,7 +119,7 @@ def rounds(contenders: list[str], options: argparse.Namespace) -> list[Record]:
         for contender in contenders:
             patience = OUR_PATIENCE if contender == OURS else PATIENCE
             timeout = options.warmup + options.seconds + patience
-            record = measure(command_of(contender, options.workload, options), timeout)
+            record = measure(command_of(contender, options.workload, number, options), timeout)
             record = {
                 "workload": options.workload,
                 "round": number,
@@ -110,11 +142,14 @@ def write_table(records: list[Record], options: argparse.Namespace) -> None:
     lines = table(records)
     print("\n".join(lines))
     path = RESULTS / f"{options.workload}_{machine_name()}.md"
-    settings = ", ".join(f"{k} {v}" for k, v in vars(WORKLOADS[options.workload]).items())
+    workload = WORKLOADS[options.workload]
+    settings = ", ".join(f"{k} {v}" for k, v in vars(workload).items())
+    seen = PREPROCESSING.get(workload.env, "observations as they are")
     head = [
         f"# {options.workload}",
         "",
-        f"Equal settings: {settings}. Float32, no evaluation.",
+        f"Equal settings: {settings}. {seen[0].upper()}{seen[1:]}. Float32, no evaluation, no "
+        "checkpoints in the window.",
         "",
         f"- machine: {machine()}",
         f"- commit: {commit()}",
@@ -122,7 +157,10 @@ def write_table(records: list[Record], options: argparse.Namespace) -> None:
         f"- date: {time.strftime('%Y-%m-%d')}",
         "",
     ]
-    path.write_text("\n".join([*head, *lines]) + "\n")
+    ran = [name for name in dict.fromkeys(r["contender"] for r in records) if name != OURS]
+    found = [f"- {search_note(peer, options.workload)}" for peer in ran]
+    tail = ["", "How the layouts were found:", "", *found] if found else []
+    path.write_text("\n".join([*head, *lines, *tail]) + "\n")
     print(path)
 
 
@@ -131,7 +169,7 @@ def main() -> int:
     parser.add_argument("workload", choices=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--warmup", type=float, default=8.0)
+    parser.add_argument("--warmup", type=float, default=4.0)
     parser.add_argument("--layout", default="auto", help="of ours")
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="default: all that can")
     parser.add_argument("--without-ours", action="store_true")
@@ -141,10 +179,16 @@ def main() -> int:
     if missing:
         print(f"Not installed: {', '.join(missing)}. Run venvs.py {' '.join(missing)} first.")
         return 1
+    if left := unsearched(peers, options.workload):
+        print(
+            f"No layout was searched on {options.workload} for {', '.join(left)}. Run "
+            f"search.py --workloads {options.workload} --peers {' '.join(left)} first, or leave "
+            "them out with --peers."
+        )
+        return 1
     leave_nothing_behind()
     contenders = [*([] if options.without_ours else [OURS]), *peers]
-    each = STARTUP_SECONDS + options.warmup + options.seconds
-    minutes = each * len(contenders) * options.rounds / 60
+    minutes = estimate(contenders, options) / 60
     print(f"{options.workload}: {', '.join(contenders)}; about {minutes:.0f} minutes", flush=True)
     write_table(rounds(contenders, options), options)
     return 0

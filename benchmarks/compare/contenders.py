@@ -49,7 +49,7 @@ def _layouts(**values: tuple[Any, ...]) -> tuple[Layout, ...]:
 _FLAT = ("W1a", "W1b", "W2a", "W2b", "W3a", "W3b")
 _SF_GYM = _layouts(envs=("gym",), mode=("async", "sync"), workers=(2,), splits=(2, 1))
 _SF_POOL = _layouts(envs=("envpool",), mode=("async", "serial"), workers=(1,), splits=(1,))
-_RUNNERS = _layouts(algo=("ppo",), runners=(0, 2), threads=(1,))
+_RLLIB = _layouts(algo=("ppo",), runners=(2, 0), threads=(1, 2))
 
 PEERS: dict[str, Peer] = {
     "cleanrl_envpool": Peer(
@@ -71,13 +71,16 @@ PEERS: dict[str, Peer] = {
         (*_layouts(vec=("envpool", "dummy"), threads=(1, 2)), {"vec": "subproc", "threads": 1}),
     ),
     "torchrl": Peer(
-        "single", "run_torchrl.py", _FLAT, _layouts(vec=("serial", "parallel"), threads=(1, 2))
+        "single",
+        "run_torchrl.py",
+        _FLAT,
+        _layouts(vec=("envpool", "serial", "parallel"), threads=(1, 2)),
     ),
     "sample_factory": Peer("sample_factory", "run_sf.py", (*_FLAT, "W4"), _SF_POOL),
     "sample_factory_gym": Peer(
         "sample_factory", "run_sf.py", ("W1a", "W1b", "W3a", "W3b", "W4"), _SF_GYM
     ),
-    "rllib_ppo": Peer("rllib", "run_rllib.py", (*_FLAT, "W4", "W5"), _RUNNERS),
+    "rllib_ppo": Peer("rllib", "run_rllib.py", (*_FLAT, "W4", "W5"), _RLLIB),
     "rllib_impala": Peer(
         "rllib", "run_rllib.py", ("W1a", "W3a"), _layouts(algo=("impala",), runners=(1, 2))
     ),
@@ -90,11 +93,37 @@ PEERS: dict[str, Peer] = {
 }
 
 
-def chosen_layout(peer: str, target: str) -> Layout:
-    """The best layout found for a peer on a workload, else its best guess."""
-    table = json.loads(LAYOUTS.read_text()) if LAYOUTS.is_file() else {}
-    entry = table.get(peer, {}).get(target)
-    return entry["layout"] if entry else PEERS[peer].candidates[0]
+def found_layouts() -> dict[str, dict[str, Any]]:
+    """What was found for each peer on each workload: the layout, what was tried, and how."""
+    table: dict[str, dict[str, Any]] = json.loads(LAYOUTS.read_text()) if LAYOUTS.is_file() else {}
+    return table
+
+
+def unsearched(peers: list[str], workload: str) -> list[str]:
+    """Peers whose layout on a workload was never searched."""
+    table = found_layouts()
+    return [peer for peer in peers if workload not in table.get(peer, {})]
+
+
+def chosen_layout(peer: str, workload: str) -> Layout:
+    """The best layout found for a peer on a workload."""
+    layout: Layout = found_layouts()[peer][workload]["layout"]
+    return layout
+
+
+def untried(peer: str, workload: str) -> list[Layout]:
+    """Candidates of a peer that were not tried on a workload."""
+    entry = found_layouts().get(peer, {}).get(workload, {"tried": []})
+    tried = [one["layout"] for one in entry["tried"]]
+    return [layout for layout in PEERS[peer].candidates if layout not in tried]
+
+
+def search_note(peer: str, workload: str) -> str:
+    """How the layout of a peer was found, in a line."""
+    entry = found_layouts()[peer][workload]
+    left = len(untried(peer, workload))
+    tried = f"{len(PEERS[peer].candidates) - left} of {len(PEERS[peer].candidates)} layouts tried"
+    return f"{peer}: {tried}, {entry['about']}"
 
 
 def peers_of(workload: str) -> list[str]:

@@ -69,20 +69,23 @@ def last_result(records: list[Record], contender: str) -> Record:
 def table(records: list[Record]) -> list[str]:
     """The comparison as lines of Markdown."""
     lines = [
-        "| contender | steps/s, median (min-max) | ours / theirs, per round | rounds | layout |",
-        "|---|--:|--:|--:|---|",
+        "| contender | steps/s, median (min-max) | ours / theirs, per round | rounds "
+        "| parameters | layout |",
+        "|---|--:|--:|--:|--:|---|",
     ]
     for name in order(records):
         spread = Spread.of(list(speeds(records, name).values()))
         ratio = None if name == OURS else ratios(records, name)
         tried = [record for record in records if record["contender"] == name]
         good = sum(record["ok"] for record in tried)
-        layout = last_result(records, name).get("layout", "")
+        said = last_result(records, name)
+        layout, parameters = said.get("layout", ""), said.get("parameters")
         cells = [
             name,
             spread.text() if spread else "failed",
             ratio.text(2) if ratio else "-",
             f"{good} of {len(tried)}",
+            f"{parameters:,}" if parameters else "not known",
             f"`{layout_text(layout)}`" if layout else "-",
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -104,6 +107,8 @@ def notes(records: list[Record]) -> list[str]:
         values = [float(result[key]) for result in ours if result.get(key) is not None]
         spread = Spread.of(values)
         lines.append(f"- {name} of ours: {spread.text(2) if spread else 'not given'}")
+    for number, result in enumerate(ours, 1):
+        lines += [f"- doubtful, ours, result {number}: {why}" for why in result.get("doubtful", [])]
     for record in records:
         if not record["ok"]:
             last = record["tail"][-1] if record["tail"] else "no output"

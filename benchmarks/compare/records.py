@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -47,7 +48,16 @@ def append(path: Path, record: dict[str, Any]) -> None:
         "machine": machine(),
     }
     with path.open("a") as file:
-        file.write(json.dumps({**record, **about}) + "\n")
+        file.write(json.dumps(_plain({**record, **about}), allow_nan=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """The same with null for what is not a number: JSON has none of those."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(path: Path) -> list[dict[str, Any]]:

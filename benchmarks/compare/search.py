@@ -1,8 +1,9 @@
 """Searches each peer's best layout on each workload by short runs, and keeps it in layouts.json.
 
 Windows are short, so this decides between layouts that differ much; near ties keep the first.
+With `--missing` only peers that have an untried layout on a workload are searched, as a whole.
 
-    python benchmarks/compare/search.py [--workloads W1a ...] [--peers sb3 ...] [--seconds 10]
+    python benchmarks/compare/search.py [--workloads W1a ...] [--peers sb3 ...] [--missing]
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sys
 
 from compare import measure
-from contenders import LAYOUTS, PEERS
+from contenders import LAYOUTS, PEERS, found_layouts, untried
 from processes import leave_nothing_behind
 from workloads import WORKLOADS
 
@@ -48,14 +49,17 @@ def main() -> int:
     parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--note", default="quiet machine", help="the circumstances")
+    parser.add_argument("--missing", action="store_true", help="only where not all was tried")
     options = parser.parse_args()
     leave_nothing_behind()
     for workload in options.workloads:
         for peer in options.peers:
             if workload not in PEERS[peer].workloads:
                 continue
+            if options.missing and not untried(peer, workload):
+                continue
             found = search(peer, workload, options.seconds, options.note)
-            table = json.loads(LAYOUTS.read_text()) if LAYOUTS.is_file() else {}
+            table = found_layouts()
             table.setdefault(peer, {})[workload] = found
             LAYOUTS.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
     return 0

@@ -66,6 +66,9 @@ WORKLOADS: dict[str, Settings] = {
     "W5": Settings("simple_tag", 16, 64, 4, 4),
 }
 
+PREPROCESSING = {"pong": "84x84 grey, frame skip 4, 4 frames stacked (84x84x4), raw rewards"}
+"""What is done to observations of an environment, for all; nothing where it is not named."""
+
 THRESHOLDS = {"cartpole": 475.0, "cheetah": 2000.0, "pong": 18.0}
 """A task is solved at this mean return of the last 100 training episodes."""
 

@@ -79,3 +79,16 @@ def pool_observations(env: str, observations: np.ndarray) -> np.ndarray:
     if env == "cartpole_masked":
         return observations[:, POSITIONS]
     return observations if env == "pong" else observations.astype(np.float32, copy=False)
+
+
+def pool_spaces(env: str, pool):
+    """Spaces of one environment of a pool, as the policy sees it: observation and action."""
+    from gymnasium import spaces
+
+    first = pool_observations(env, pool.reset()[0])
+    low, high = (0, 255) if first.dtype == np.uint8 else (-np.inf, np.inf)
+    seen = spaces.Box(low, high, first.shape[1:], first.dtype)
+    taken = pool.action_space
+    if env == "cheetah":
+        return seen, spaces.Box(-1.0, 1.0, taken.shape, np.float32)
+    return seen, spaces.Discrete(int(taken.n))

@@ -47,7 +47,7 @@ def parse(**defaults: object) -> Options:
     parser = argparse.ArgumentParser()
     parser.add_argument("target", choices=[*WORKLOADS, *CURVES])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--warmup", type=float, default=8.0)
+    parser.add_argument("--warmup", type=float, default=4.0)
     parser.add_argument("--learn", type=int, default=0, metavar="ENV_STEPS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--layout", nargs="*", default=[], metavar="K=V")

@@ -10,7 +10,6 @@ import contextlib
 import io
 import tempfile
 
-import gymnasium
 import numpy as np
 import pufferlib
 import pufferlib.emulation
@@ -18,7 +17,13 @@ import pufferlib.models
 import pufferlib.pytorch
 import pufferlib.vector
 import torch
-from environments import make_envpool, make_gym, pool_actions, pool_observations
+from environments import (
+    make_envpool,
+    make_gym,
+    pool_actions,
+    pool_observations,
+    pool_spaces,
+)
 from measuring import Meter, Options, leave, parse
 from pufferlib.pufferl import PuffeRL
 from run_cleanrl import layer, nature_cnn, tower
@@ -30,17 +35,8 @@ class Pool(pufferlib.PufferEnv):
 
     def __init__(self, env: str, num_envs: int, seed: int, returns, buf=None) -> None:
         self._env, self._pool = env, make_envpool(env, num_envs, seed, 2)
-        first = pool_observations(env, self._pool.reset()[0])
-        low, high = (0, 255) if first.dtype == np.uint8 else (-np.inf, np.inf)
-        self.single_observation_space = gymnasium.spaces.Box(
-            low, high, first.shape[1:], first.dtype
-        )
-        space = self._pool.action_space
-        self.single_action_space = (
-            gymnasium.spaces.Box(-1.0, 1.0, space.shape, np.float32)
-            if env == "cheetah"
-            else gymnasium.spaces.Discrete(int(space.n))
-        )
+        spaces = pool_spaces(env, self._pool)
+        self.single_observation_space, self.single_action_space = spaces
         self.num_agents = self.agents_per_batch = num_envs
         self._returns = returns
         super().__init__(buf)

@@ -14,6 +14,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 warnings.filterwarnings("ignore")
 
 import gymnasium  # noqa: E402
+import numpy as np  # noqa: E402
 import ray  # noqa: E402
 import torch  # noqa: E402
 from environments import make_gym  # noqa: E402
@@ -48,11 +49,13 @@ def make(config):
 def model_of(options: Options) -> DefaultModelConfig:
     s = options.settings
     if s.env == "pong":
+        # The Nature CNN as the others have it. RLlib would pad by itself, and layers after the
+        # convolutions belong to one head: its shared linear layer is a convolution over all of 7x7.
+        sizes = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (512, 7, 1))
         return DefaultModelConfig(
-            conv_filters=[[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+            conv_filters=[[*size, "valid"] for size in sizes],
             conv_activation="relu",
-            head_fcnet_hiddens=[512],
-            head_fcnet_activation="relu",
+            head_fcnet_hiddens=[],
             vf_share_layers=True,
         )
     memory = (
@@ -95,6 +98,8 @@ def configuration(options: Options):
             "vf_clip_param": 1e9,
             "use_kl_loss": False,
         }
+    elif s.minibatches > 1:
+        shared["minibatch_size"] = s.minibatch
     config = config.training(**shared)
     if s.env == "simple_tag":
         config = config.multi_agent(
@@ -121,6 +126,13 @@ def trained(result: dict, options: Options) -> float:
     return max(found, default=0)
 
 
+def count(weights) -> int:
+    """Numbers in all arrays of a nested dictionary."""
+    if isinstance(weights, dict):
+        return sum(count(part) for part in weights.values())
+    return int(np.size(weights))
+
+
 def main() -> None:
     options = parse(algo="ppo", runners=2, threads=1)
     torch.set_num_threads(options.layout["threads"])
@@ -138,14 +150,18 @@ def main() -> None:
     meter = Meter(
         f"rllib_{options.layout['algo']}", options, ["ray", "torch", "gymnasium", "numpy"]
     )
+    meter.num_parameters = count(algorithm.learner_group.get_weights())
+    last = 0
     while True:
         result = algorithm.train()
         found = result.get("env_runners", {})
         if "episode_return_mean" in found:
             meter.returns.last = [found["episode_return_mean"]]
             meter.returns.episodes = int(found.get("num_episodes_lifetime", 0))
-        if meter.update(trained(result, options)):
+        env_steps = trained(result, options)
+        if env_steps > last and meter.update(env_steps):
             leave()
+        last = env_steps
 
 
 if __name__ == "__main__":

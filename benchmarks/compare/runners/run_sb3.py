@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from environments import make_envpool, make_gym, pool_actions, pool_observations
+from environments import (
+    make_envpool,
+    make_gym,
+    pool_actions,
+    pool_observations,
+    pool_spaces,
+)
 from gymnasium import spaces
 from measuring import Meter, Options, leave, parse
 from stable_baselines3 import PPO
@@ -23,10 +29,7 @@ class PoolVecEnv(VecEnv):
 
     def __init__(self, env: str, num_envs: int, seed: int, num_threads: int) -> None:
         self._env, self._pool = env, make_envpool(env, num_envs, seed, num_threads)
-        first = pool_observations(env, self._pool.reset()[0])
-        low, high = (0, 255) if first.dtype == np.uint8 else (-np.inf, np.inf)
-        space = spaces.Box(low, high, first.shape[1:], first.dtype)
-        super().__init__(num_envs, space, self._pool.action_space)
+        super().__init__(num_envs, *pool_spaces(env, self._pool))
 
     def reset(self):
         return pool_observations(self._env, self._pool.reset()[0])

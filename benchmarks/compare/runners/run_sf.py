@@ -12,12 +12,19 @@ import tempfile
 import gymnasium
 import numpy as np
 import torch
-from environments import make_envpool, make_gym, pool_actions, pool_observations
+from environments import (
+    make_envpool,
+    make_gym,
+    pool_actions,
+    pool_observations,
+    pool_spaces,
+)
 from measuring import Meter, Options, leave, parse
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
+from sample_factory.model.actor_critic import create_actor_critic
 from sample_factory.train import make_runner
 
 
@@ -27,15 +34,7 @@ class Pool(gymnasium.Env):
     def __init__(self, env: str, num_agents: int, seed: int, num_threads: int) -> None:
         self._env, self.num_agents = env, num_agents
         self._pool = make_envpool(env, num_agents, seed, num_threads)
-        first = pool_observations(env, self._pool.reset()[0])
-        low, high = (0, 255) if first.dtype == np.uint8 else (-np.inf, np.inf)
-        self.observation_space = gymnasium.spaces.Box(low, high, first.shape[1:], first.dtype)
-        space = self._pool.action_space
-        self.action_space = (
-            gymnasium.spaces.Box(-1.0, 1.0, space.shape, np.float32)
-            if env == "cheetah"
-            else gymnasium.spaces.Discrete(int(space.n))
-        )
+        self.observation_space, self.action_space = pool_spaces(env, self._pool)
         self.render_mode = None
 
     def reset(self, **_):
@@ -51,22 +50,10 @@ class Pool(gymnasium.Env):
         return obs, rewards, terminated, truncated, {}
 
 
-class OldPong:
-    """Pong for Gymnasium 0.29, whose wrappers have other names."""
-
-    @staticmethod
-    def make():
-        raw = gymnasium.make("PongNoFrameskip-v4")
-        seen = gymnasium.wrappers.AtariPreprocessing(raw, noop_max=30, frame_skip=4)
-        return gymnasium.wrappers.FrameStack(seen, 4)
-
-
 def make_env(name, cfg=None, env_config=None, render_mode=None):
     if cfg.batched_sampling:
         seed = cfg.seed + (env_config.env_id if env_config else 0)
         return Pool(name, cfg.env_agents, seed, 2)
-    if name == "pong":
-        return OldPong.make()
     return gymnasium.make("HalfCheetah-v4") if name == "cheetah" else make_gym(name)
 
 
@@ -169,6 +156,13 @@ def configuration(options: Options, folder: str):
     return parse_full_cfg(parser, arguments)
 
 
+def parameters_of(runner) -> int:
+    """Parameters of the network that its learner makes, in whatever process that is."""
+    info = runner.env_info
+    network = create_actor_critic(runner.cfg, info.obs_space, info.action_space)
+    return sum(p.numel() for p in network.parameters())
+
+
 def main() -> None:
     options = parse(envs="gym", mode="async", workers=2, splits=2, threads=0)
     if options.layout["threads"]:
@@ -179,6 +173,7 @@ def main() -> None:
         _, runner = make_runner(configuration(options, folder))
         runner.register_observer(Watch(meter))
         if runner.init() == ExperimentStatus.SUCCESS:
+            meter.num_parameters = parameters_of(runner)
             runner.run()
     raise SystemExit("Sample Factory ended by itself.")
 

@@ -1,6 +1,7 @@
 """TorchRL's PPO in the style of its sota-implementations: collector, GAE, ClipPPOLoss.
 
-Layouts: `vec=serial` (environments in this process) or `vec=parallel` (a process each).
+Layouts: `vec=serial` (environments in this process), `vec=parallel` (a process each) or
+`vec=envpool` (TorchRL's wrapper of a pool, on `env_threads` threads).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import warnings
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
-from environments import make_gym  # noqa: E402
+from environments import make_envpool, make_gym  # noqa: E402
 from measuring import Meter, Options, leave, parse  # noqa: E402
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule  # noqa: E402
 from torch import nn  # noqa: E402
@@ -20,11 +21,13 @@ from torchrl.envs import (  # noqa: E402
     Compose,
     DoubleToFloat,
     GymWrapper,
+    MultiThreadedEnvWrapper,
     ParallelEnv,
     RewardSum,
     SerialEnv,
     TransformedEnv,
 )
+from torchrl.envs.libs.gym import set_gym_backend  # noqa: E402
 from torchrl.modules import (  # noqa: E402
     ActorValueOperator,
     ProbabilisticActor,
@@ -62,16 +65,39 @@ class NatureCNN(nn.Module):
         return self.layers(flat).reshape(*frames.shape[:-3], 512)
 
 
+class Pool(MultiThreadedEnvWrapper):
+    """A pool by TorchRL's own wrapper, which looks for the spaces of old Gym; these are
+    Gymnasium's."""
+
+    def _make_specs(self, env) -> None:
+        with set_gym_backend("gymnasium"):
+            self.action_spec = self._get_action_spec()
+            specs = self._get_output_spec()
+        self.observation_spec = specs["full_observation_spec"]
+        self.reward_spec = specs["full_reward_spec"]
+        self.done_spec = specs["full_done_spec"]
+
+
 def make_envs(options: Options):
-    s = options.settings
+    s, layout = options.settings, options.layout
+    changes = Compose(DoubleToFloat(), RewardSum())
+    if layout["vec"] == "envpool":
+        pool = make_envpool(s.env, s.num_envs, options.seed, layout["env_threads"])
+        return TransformedEnv(Pool(pool), changes)
 
     def make():
         if s.env == "cheetah":
             return GymWrapper(make_gym(s.env))
         return GymWrapper(make_gym(s.env), categorical_action_encoding=True)
 
-    kind = SerialEnv if options.layout["vec"] == "serial" else ParallelEnv
-    return TransformedEnv(kind(s.num_envs, make), Compose(DoubleToFloat(), RewardSum()))
+    kind = SerialEnv if layout["vec"] == "serial" else ParallelEnv
+    return TransformedEnv(kind(s.num_envs, make), changes)
+
+
+def add_axis(step) -> None:
+    """Gives what a pool says of a step the last axis that its losses expect."""
+    for key in ("reward", "episode_reward", "done", "terminated", "truncated"):
+        step[key] = step[key].unsqueeze(-1)
 
 
 def make_modules(env: str, spec):
@@ -124,6 +150,8 @@ def train(options: Options, meter: Meter) -> None:
     collector = Collector(envs, actor, frames_per_batch=s.batch, total_frames=-1)
     env_steps = 0
     for data in collector:
+        if options.layout["vec"] == "envpool":
+            add_axis(data["next"])
         for value in data["next", "episode_reward"][data["next", "done"]].tolist():
             meter.returns.append(value)
         with torch.no_grad():
@@ -143,10 +171,10 @@ def train(options: Options, meter: Meter) -> None:
 
 
 def main() -> None:
-    options = parse(vec="serial", threads=1)
+    options = parse(vec="serial", threads=1, env_threads=2)
     torch.set_num_threads(options.layout["threads"])
     torch.manual_seed(options.seed)
-    meter = Meter("torchrl", options, ["torchrl", "tensordict", "torch", "gymnasium", "numpy"])
+    meter = Meter("torchrl", options, ["torchrl", "tensordict", "torch", "gymnasium", "envpool"])
     train(options, meter)
     leave()
 

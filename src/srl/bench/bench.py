@@ -3,49 +3,81 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from srl.bench.costs import env_only, measure_costs
+from srl.bench.costs import Pieces, costs_of, env_only, measure_pieces, rollout_length
 from srl.bench.limit import Costs, Limit, limit_of
-from srl.bench.machine import commit, load, machine, versions
+from srl.bench.machine import Others, commit, machine, versions
 from srl.bench.trial import Rate, run_trial
+from srl.envs.registry import probe
 from srl.experiment import Experiment
 from srl.launch.plan import (
     algorithm_settings,
     available_cores,
     choose_device,
+    make_plan,
     network_settings,
     settle,
 )
 
+T = TypeVar("T")
+
 COST_SECONDS = 2.0
-"""How long each part is run for its cost, if the window is not shorter."""
-SHARE = 3
-"""Environments alone, and with inference, are measured for a third of the window each."""
+"""How long each part is run for its cost before training, and again after it."""
+SHARE, MOST_SECONDS = 3, 10.0
+"""Environments alone, and with inference, are measured for a third of the window each, at most
+for so long."""
+DISAGREE = 0.15
+"""The limits before and after training may differ by this much before a result is doubtful."""
+
+NOISE = 0.05
+"""Share of the machine that other programs may use before a result is doubtful."""
+
+Parts = Literal["all", "limit", "none"]
+"""What is measured beside training: everything, only the limit, or nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """What the machine could do at most, from costs before and after training."""
+
+    costs: Costs
+    limit: Limit
+    """From the pieces of both measurements together."""
+    before: float
+    """The limit from the first measurement alone."""
+    after: float
+
+    @property
+    def disagreement(self) -> float:
+        """By how much the two measurements differ: 0 where they agree."""
+        return max(self.before, self.after) / min(self.before, self.after) - 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One measurement of everything."""
+    """One measurement of everything; None is what was not measured."""
 
-    env_only: float
-    """Environment steps per second, if actors did nothing else."""
-    with_inference: float
-    """The same with policies, streams and fragments, which are then thrown away."""
     training: Rate
     """The whole system: steps that went through an update."""
-    costs: Costs
-    limit: Limit
+    env_only: float | None = None
+    """Environment steps per second, if actors did nothing else."""
+    with_inference: float | None = None
+    """The same with policies, streams and fragments, which are then thrown away."""
+    bound: Bound | None = None
     other_load: float
-    """Share of the machine that other programs used, the most that was seen between two parts."""
+    """Share of the machine that other programs used, the most of all parts of the round."""
 
     @property
-    def share(self) -> float:
+    def share(self) -> float | None:
         """Of the limit that was reached."""
-        return self.training.steps_per_second / self.limit.steps_per_second
+        if self.bound is None:
+            return None
+        return self.training.steps_per_second / self.bound.limit.steps_per_second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +88,8 @@ class Result:
     experiment: Experiment
     """Settled: with the layout and the counts that it ran with."""
     cores: int
+    parameters: int
+    """Of all policies together."""
     rounds: tuple[Round, ...]
 
     @property
@@ -79,86 +113,132 @@ def measure(
     warmup: float,
     rounds: int,
     say: Callable[[str], None],
+    parts: Parts = "all",
 ) -> Result:
     """Measures an experiment `rounds` times."""
     ready, device = settled(experiment)
-    cores = available_cores()
+    if parts != "none":
+        rollout_length(ready)
     found = []
     for number in range(rounds):
         head = f"{workload} {ready.layout}" + (f" round {number + 1}" if rounds > 1 else "")
+        found.append(_Measurement(ready, device, head, say).round(seconds, warmup, parts))
+    return Result(
+        workload=workload,
+        experiment=ready,
+        cores=available_cores(),
+        parameters=num_parameters(ready, device),
+        rounds=tuple(found),
+    )
 
-        def tell(text: str, head: str = head) -> None:
-            say(f"{head}: {text}")
 
-        loads = [load()]
-        tell("environments alone")
-        alone = env_only(ready, device, seconds / SHARE)
-        tell(f"environments alone {alone:,.0f} steps/s; with inference")
-        loads.append(load())
-        hook = "srl.bench.discard:without_training"
-        inferred = run_trial(ready, seconds=seconds / SHARE, warmup=warmup, dataflow=hook)
-        tell(f"with inference {inferred.steps_per_second:,.0f} steps/s; training")
-        loads.append(load())
-        trained = run_trial(ready, seconds=seconds, warmup=warmup)
-        tell(f"training {trained.steps_per_second:,.0f} steps/s")
-        loads.append(load())
-        costs = measure_costs(ready, device, cores, min(COST_SECONDS, seconds), tell)
-        found.append(
-            Round(
-                env_only=alone,
-                with_inference=inferred.steps_per_second,
-                training=trained,
-                costs=costs,
-                limit=limit_of(costs, cores),
-                other_load=max(loads),
-            )
+class _Measurement:
+    """One round: the parts, and what others did meanwhile."""
+
+    def __init__(
+        self, ready: Experiment, device: str, head: str, say: Callable[[str], None]
+    ) -> None:
+        self._ready, self._device = ready, device
+        self._head, self._tell = head, say
+        self._cores = available_cores()
+        self._loads: list[float] = []
+
+    def round(self, seconds: float, warmup: float, parts: Parts) -> Round:
+        """Costs, environments alone, with inference, training, and costs again."""
+        cost_seconds = min(COST_SECONDS, seconds)
+        before = None if parts == "none" else self._pieces(cost_seconds)
+        alone = inferred = None
+        if parts == "all":
+            short = min(seconds / SHARE, MOST_SECONDS)
+            self._say("environments alone")
+            alone = self._watched(lambda: env_only(self._ready, self._device, short))
+            self._say(f"environments alone {alone:,.0f} steps/s; with inference")
+            hook = "srl.bench.discard:without_training"
+            inferred = self._trial(short, warmup, hook).steps_per_second
+            self._say(f"with inference {inferred:,.0f} steps/s")
+        self._say("training")
+        trained = self._trial(seconds, warmup)
+        self._say(f"training {trained.steps_per_second:,.0f} steps/s")
+        bound = None if before is None else self._bound(before, self._pieces(cost_seconds))
+        return Round(
+            training=trained,
+            env_only=alone,
+            with_inference=inferred,
+            bound=bound,
+            other_load=max(self._loads),
         )
-    return Result(workload=workload, experiment=ready, cores=cores, rounds=tuple(found))
+
+    def _say(self, text: str) -> None:
+        self._tell(f"{self._head}: {text}")
+
+    def _trial(self, seconds: float, warmup: float, dataflow: str = "") -> Rate:
+        rate = run_trial(self._ready, seconds=seconds, warmup=warmup, dataflow=dataflow)
+        self._loads.append(rate.other_load)
+        return rate
+
+    def _pieces(self, seconds: float) -> Pieces:
+        return self._watched(
+            lambda: measure_pieces(self._ready, self._device, self._cores, seconds, self._say)
+        )
+
+    def _bound(self, before: Pieces, after: Pieces) -> Bound:
+        def limit(*measured: Pieces) -> Limit:
+            return limit_of(costs_of(self._ready, self._cores, *measured), self._cores)
+
+        return Bound(
+            costs=costs_of(self._ready, self._cores, before, after),
+            limit=limit(before, after),
+            before=limit(before).steps_per_second,
+            after=limit(after).steps_per_second,
+        )
+
+    def _watched(self, part: Callable[[], T]) -> T:
+        others = Others(os.getpid())
+        found = part()
+        self._loads.append(others.share())
+        return found
+
+
+def num_parameters(experiment: Experiment, device: str) -> int:
+    """Parameters of all policies together."""
+    _, modules = make_plan(experiment, probe(experiment.env), device)
+    return sum(p.numel() for module in modules.values() for p in module.parameters())
 
 
 def as_record(result: Result) -> dict[str, Any]:
     """The result as one JSON object: medians over the rounds, and every round."""
     middle = result.middle
     experiment = result.experiment
+    rounds = [_round_record(one) for one in result.rounds]
 
-    def median(values: list[float], digits: int = 1) -> float:
-        return round(statistics.median(values), digits)
+    def median(key: str, digits: int = 1) -> float | None:
+        known = [value for one in rounds if (value := one[key]) is not None]
+        return round(statistics.median(known), digits) if known else None
 
-    rounds = result.rounds
     return {
         "workload": result.workload,
         "layout": experiment.layout,
-        "steps_per_second": median([r.training.steps_per_second for r in rounds]),
-        "env_only": median([r.env_only for r in rounds]),
-        "with_inference": median([r.with_inference for r in rounds]),
-        "limit": median([r.limit.steps_per_second for r in rounds]),
-        "share_of_limit": median([r.share for r in rounds], 4),
-        "policy_age_mean": median([r.training.policy_age_mean for r in rounds], 3),
-        "limit_binds": middle.limit.binds,
-        "costs_microseconds": {
-            name: round(cost * 1e6, 3)
-            for name, cost in dataclasses.asdict(middle.costs).items()
-            if name != "at_once"
-        },
+        "steps_per_second": median("steps_per_second"),
+        "env_only": median("env_only"),
+        "with_inference": median("with_inference"),
+        "limit": median("limit"),
+        "share_of_limit": median("share_of_limit", 4),
+        "policy_age_mean": median("policy_age_mean", 3),
+        "limit_binds": middle.bound.limit.binds if middle.bound else None,
+        "limit_disagreement": max((r["limit_disagreement"] or 0.0 for r in rounds), default=0.0),
+        "doubtful": doubts(result),
+        "costs_microseconds": costs_record(middle.bound.costs) if middle.bound else None,
         "seconds": round(middle.training.seconds, 1),
-        "rounds": [
-            {
-                "steps_per_second": round(r.training.steps_per_second, 1),
-                "env_only": round(r.env_only, 1),
-                "with_inference": round(r.with_inference, 1),
-                "limit": round(r.limit.steps_per_second, 1),
-                "policy_age_mean": round(r.training.policy_age_mean, 3),
-            }
-            for r in rounds
-        ],
+        "rounds": rounds,
         "workers": {
             kind: {what: round(share, 3) for what, share in shares.items()}
             for kind, shares in middle.training.workers.items()
         },
         "bottleneck": middle.training.bottleneck,
         "bottleneck_setting": middle.training.setting,
-        "other_load": median([r.other_load for r in rounds], 3),
+        "other_load": median("other_load", 3),
         "cores": result.cores,
+        "parameters": result.parameters,
         "env": experiment.env.id,
         "counts": counts(experiment),
         "algorithm": algorithm_settings(experiment),
@@ -167,6 +247,46 @@ def as_record(result: Result) -> dict[str, Any]:
         "commit": commit(),
         "versions": versions(),
     }
+
+
+def _round_record(one: Round) -> dict[str, float | None]:
+    def rounded(value: float | None, digits: int = 1) -> float | None:
+        return None if value is None else round(value, digits)
+
+    bound = one.bound
+    return {
+        "steps_per_second": rounded(one.training.steps_per_second),
+        "env_only": rounded(one.env_only),
+        "with_inference": rounded(one.with_inference),
+        "limit": rounded(bound.limit.steps_per_second if bound else None),
+        "limit_before": rounded(bound.before if bound else None),
+        "limit_after": rounded(bound.after if bound else None),
+        "limit_disagreement": rounded(bound.disagreement if bound else None, 3),
+        "share_of_limit": rounded(one.share, 4),
+        "policy_age_mean": rounded(one.training.policy_age_mean, 3),
+        "other_load": rounded(one.other_load, 3),
+    }
+
+
+def costs_record(costs: Costs) -> dict[str, float]:
+    """Costs in microseconds."""
+    return {
+        name: round(cost * 1e6, 3)
+        for name, cost in dataclasses.asdict(costs).items()
+        if name != "at_once"
+    }
+
+
+def doubts(result: Result) -> list[str]:
+    """Why a result is not to be quoted; empty where nothing speaks against it."""
+    found = []
+    load = max(one.other_load for one in result.rounds)
+    if load > NOISE:
+        found.append(f"other programs used {load:.0%} of the machine")
+    apart = max((one.bound.disagreement for one in result.rounds if one.bound), default=0.0)
+    if apart > DISAGREE:
+        found.append(f"the limits before and after training differ by {apart:.0%}")
+    return found
 
 
 def counts(experiment: Experiment) -> dict[str, int]:

@@ -40,14 +40,34 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call took: medians over chunks of calls, and all calls together."""
+    """What a call took in each of many short pieces of a measurement, and all calls together."""
 
-    wall: float
-    cpu: float
+    walls: list[float]
+    cpus: list[float]
     """Of all threads."""
     calls: int
     seconds: float
     """Of all calls."""
+
+    @property
+    def wall(self) -> float:
+        """Seconds of a call: the median over the pieces."""
+        return statistics.median(self.walls)
+
+    @property
+    def cpu(self) -> float:
+        """Core-seconds of a call: the median over the pieces."""
+        return statistics.median(self.cpus)
+
+    @staticmethod
+    def together(found: list[Taken]) -> Taken:
+        """The pieces of several measurements, as if they were of one."""
+        return Taken(
+            walls=[wall for one in found for wall in one.walls],
+            cpus=[cpu for one in found for cpu in one.cpus],
+            calls=sum(one.calls for one in found),
+            seconds=max(one.seconds for one in found),
+        )
 
 
 class Setup(msgspec.Struct, kw_only=True):
@@ -165,8 +185,8 @@ def timed(call: Callable[[], None], seconds: float) -> Taken:
         walls.append((time.perf_counter() - wall) / chunk)
         cpus.append((time.process_time() - cpu) / chunk)
     return Taken(
-        wall=statistics.median(walls),
-        cpu=statistics.median(cpus),
+        walls=walls,
+        cpus=cpus,
         calls=chunk * len(walls),
         seconds=time.perf_counter() - start,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable
 
 from srl.bench.copies import Copies, Order, Taken, setup_of
@@ -17,66 +16,86 @@ STILL = 1e-12
 """The learning rate while updates are timed: the same work, and a policy that stays where it is."""
 
 
-def measure_costs(
+Pieces = dict[str, Taken]
+"""What was measured of each part, by its order."""
+
+
+def measure_pieces(
     experiment: Experiment,
     device: str,
     cores: int,
     seconds: float,
     say: Callable[[str], None] = lambda text: None,
-) -> Costs:
-    """The costs of a settled experiment's parts; each part is run for `seconds`."""
+) -> Pieces:
+    """Runs the parts of a settled experiment one after another, each for `seconds`."""
+    envs = experiment.actor.envs
+    sizes = group_sizes(experiment, cores)
+    found: Pieces = {}
+    with Copies(cores, setup_of(_still(experiment), device, sizes, (envs,))) as copies:
+
+        def run(order: Order, count: int | None = None) -> None:
+            say(f"cost of {order.part}, {order.envs} environments, {order.threads} thread(s)")
+            found[_key(order)] = Taken.together(copies.run(order, count=count))
+
+        for part in ("env", "inference"):
+            for size in sizes:
+                run(Order(part=part, envs=size, seconds=seconds))
+        for part in _updates(experiment):
+            run(Order(part=part, envs=envs, seconds=seconds))
+            run(Order(part=part, envs=envs, seconds=seconds, threads=cores), count=1)
+    return found
+
+
+def costs_of(experiment: Experiment, cores: int, *measured: Pieces) -> Costs:
+    """The costs of a settled experiment's parts, from the pieces of one or more measurements."""
+    envs = experiment.actor.envs
+    settings = algorithm_settings(experiment)
+    batch = envs * rollout_length(experiment)
+    sizes = group_sizes(experiment, cores)
+
+    def taken(part: str, size: int = envs, threads: int = 1) -> Taken:
+        order = Order(part=part, envs=size, seconds=0.0, threads=threads)
+        return Taken.together([pieces[_key(order)] for pieces in measured])
+
+    updates = [(taken(part), taken(part, threads=cores)) for part in _updates(experiment)]
+    ticks = {size: (taken("env", size), taken("inference", size)) for size in sizes}
+    # How environments are grouped is the run's choice, not the machine's limit.
+    return Costs(
+        env=min(env.cpu / size for size, (env, _) in ticks.items()),
+        inference=min(inference.cpu / size for size, (_, inference) in ticks.items()),
+        training=sum(one.cpu for one, _ in updates) / batch,
+        collect_chain=min(env.wall + inference.wall for env, inference in ticks.values()) / envs,
+        train_chain=max((min(one.wall, many.wall) for one, many in updates), default=0.0) / batch,
+        at_once=settings.get("max_policy_age", 1) != 0,
+    )
+
+
+def group_sizes(experiment: Experiment, cores: int) -> tuple[int, ...]:
+    """Environments in the groups that are timed: the run's, one for each core, and all in one."""
     actor = experiment.actor
+    group = actor.envs // (actor.count * actor.groups)
+    smaller = actor.envs // cores if actor.envs % cores == 0 else group
+    return tuple(sorted({group, min(group, smaller), actor.envs}))
+
+
+def rollout_length(experiment: Experiment) -> int:
+    """Steps of each environment in a batch."""
     settings = algorithm_settings(experiment)
     if "rollout_length" not in settings:
         raise ConfigError(
             f"bench: expected an algorithm with a rollout_length, got {settings['name']!r} without."
         )
-    batch = actor.envs * int(settings["rollout_length"])
-    group = actor.envs // (actor.count * actor.groups)
-    # Ticks are also timed in a group for each core, if the run's are larger: how environments are
-    # grouped is the run's choice, not the machine's limit.
-    smaller = actor.envs // cores if actor.envs % cores == 0 else group
-    groups = sorted({group, min(group, smaller)})
-    setup = setup_of(
-        _still(experiment), device, tuple(sorted({*groups, actor.envs})), (actor.envs,)
-    )
-    with Copies(cores, setup) as copies:
-        env, inference = (
-            {
-                envs: _run(copies, say, Order(part=part, envs=envs, seconds=seconds))
-                for envs in groups
-            }
-            for part in ("env", "inference")
-        )
-        training, chains = [], []
-        for name, policy in experiment.policies.items():
-            if policy.mode == "train":
-                order = Order(part=f"training:{name}", envs=actor.envs, seconds=seconds)
-                training.append(_run(copies, say, order))
-                order.threads = cores
-                chains.append(min(training[-1].wall, _run(copies, say, order, count=1).wall))
-    return Costs(
-        env=env[group].cpu / group,
-        inference=inference[group].cpu / group,
-        training=sum(taken.cpu for taken in training) / batch,
-        collect_chain=min(env[n].wall + inference[n].wall for n in groups) / actor.envs,
-        train_chain=max(chains, default=0.0) / batch,
-        at_once=settings.get("max_policy_age", 1) != 0,
-    )
+    return int(settings["rollout_length"])
 
 
-def _run(
-    copies: Copies, say: Callable[[str], None], order: Order, count: int | None = None
-) -> Taken:
-    """What a call takes: the median over the copies."""
-    say(f"cost of {order.part}, {order.envs} environments, {order.threads} thread(s)")
-    found = copies.run(order, count=count)
-    return Taken(
-        wall=statistics.median(one.wall for one in found),
-        cpu=statistics.median(one.cpu for one in found),
-        calls=sum(one.calls for one in found),
-        seconds=max(one.seconds for one in found),
-    )
+def _updates(experiment: Experiment) -> list[str]:
+    """The learner step of each policy that learns, as a part."""
+    learn = [name for name, policy in experiment.policies.items() if policy.mode == "train"]
+    return [f"training:{name}" for name in learn]
+
+
+def _key(order: Order) -> str:
+    return f"{order.part} {order.envs} {order.threads}"
 
 
 def env_only(experiment: Experiment, device: str, seconds: float) -> float:
@@ -91,7 +110,7 @@ def env_only(experiment: Experiment, device: str, seconds: float) -> float:
 def plain_loop(experiment: Experiment, device: str, seconds: float) -> float:
     """Environment steps per second of the bare parts in one thread: collect, learn, and again."""
     envs = experiment.actor.envs
-    length = int(algorithm_settings(experiment)["rollout_length"])
+    length = rollout_length(experiment)
     with Copies(1, setup_of(experiment, device, (envs,), (envs,))) as copies:
         (taken,) = copies.run(Order(part="loop", envs=envs, seconds=seconds))
     return taken.calls * envs * length / taken.seconds

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import subprocess
-import time
 from pathlib import Path
 
 from srl.launch.plan import available_cores
@@ -32,23 +32,53 @@ def commit() -> str:
     return head + (" (with changes)" if head and _git("status", "--porcelain", ".") else "")
 
 
-def load(seconds: float = 0.5) -> float:
-    """Share of all cores' time in use while this process sleeps; 0 where it is not known."""
-    before = _ticks()
-    time.sleep(seconds)
-    after = _ticks()
-    if before is None or after is None or after[1] == before[1]:
-        return 0.0
-    return 1.0 - (after[0] - before[0]) / (after[1] - before[1])
+class Others:
+    """How much of the machine other programs use, from now on.
+
+    That is all time in which cores were not idle, less what a process and those it started used.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._busy, self._all = _ticks()
+        self._own = tree_ticks(pid)
+
+    def share(self) -> float:
+        """Of all cores' time; 0 where it is not known."""
+        busy, everything = _ticks()
+        if everything == self._all:
+            return 0.0
+        others = busy - self._busy - (tree_ticks(self._pid) - self._own)
+        return max(0.0, others / (everything - self._all))
 
 
-def _ticks() -> tuple[int, int] | None:
-    """(idle, all) ticks of all cores since the system started."""
+def tree_ticks(pid: int) -> int:
+    """Ticks that a process and those it started have run, those that have ended included."""
+    ran: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name in the second field may hold spaces and brackets.
+            fields = path.read_text().rpartition(")")[2].split()
+            one = int(path.parent.name)
+            # Its own, and those of its children that it has waited for.
+            ran[one] = sum(int(ticks) for ticks in fields[11:15])
+            children.setdefault(int(fields[1]), []).append(one)
+    total, open_ = 0, [pid]
+    while open_:
+        one = open_.pop()
+        total += ran.get(one, 0)
+        open_ += children.get(one, [])
+    return total
+
+
+def _ticks() -> tuple[int, int]:
+    """(busy, all) ticks of all cores since the system started; (0, 0) where it does not say."""
     try:
         ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
-        return None
-    return ticks[3] + ticks[4], sum(ticks)
+        return 0, 0
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
 
 def versions() -> dict[str, str]:

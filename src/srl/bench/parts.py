@@ -45,8 +45,6 @@ class PartLane:
         trajectory: TrajectorySpec | None,
         device: str,
     ) -> None:
-        import torch
-
         self.policy = policy.to(device)
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(1)

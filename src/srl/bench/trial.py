@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from srl.bench.machine import Others
 from srl.errors import RunError
 from srl.experiment import Experiment
 from srl.services.metrics import METRICS_FILE
@@ -30,6 +31,8 @@ START_SECONDS = 120.0
 """How long a run may take to its first learner step."""
 LINE_SECONDS = 0.2
 """Between two lines of metrics."""
+TOTALS = "worker_seconds."
+"""What the seconds of each worker kind are called in a line."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,8 @@ class Rate:
     """What held the run back, in words."""
     setting: str | None = None
     """The one setting to change, or None where none would help."""
+    other_load: float = 0.0
+    """Share of the machine that other programs used in the window."""
 
 
 class Window:
@@ -56,12 +61,14 @@ class Window:
         self._lines: list[dict[str, Any]] = []
         self._begin: float | None = None
         self._steps = 0
+        self.begun = False
+        """Whether the warm-up is over, and a learner step after it."""
         self.learning = False
         """Whether a first learner step is done."""
         self.full = False
 
     def add(self, line: dict[str, Any]) -> None:
-        """Takes the next line; those at which no learner step ended only count for shares."""
+        """Takes the next line; it counts if a learner step ended since the one before."""
         steps, now = _env_steps(line), float(line["seconds"])
         moved, self._steps = steps > self._steps, steps
         if self.full or steps == 0:
@@ -69,14 +76,15 @@ class Window:
         if self._begin is None:
             self._begin = now + self.warmup
             self.learning = True
-        if now < self._begin or not (self._lines or moved):
+        if now < self._begin or not moved:
             return
-        self._lines.append({**line, "moved": moved, "env_steps": steps})
-        self.full = moved and now - self._lines[0]["seconds"] >= self.seconds
+        self.begun = True
+        self._lines.append({**line, "env_steps": steps})
+        self.full = now - self._lines[0]["seconds"] >= self.seconds
 
     def rate(self) -> Rate:
         """What the window shows, from its first learner step to its last."""
-        points = [line for line in self._lines if line["moved"]]
+        points = self._lines
         if len(points) < 2:
             raise RunError(
                 f"bench: expected at least two learner steps in the window, got {len(points)}. "
@@ -89,7 +97,7 @@ class Window:
             steps_per_second=(last["env_steps"] - first["env_steps"]) / elapsed,
             seconds=elapsed,
             policy_age_mean=sum(ages) / len(ages) if ages else 0.0,
-            workers=_shares(self._lines[1:]),
+            workers=_shares(first, last),
         )
 
 
@@ -99,15 +107,19 @@ def _env_steps(line: dict[str, Any]) -> int:
     return int(min(each, default=line.get("env_steps", 0)))
 
 
-def _shares(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def _shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Where the time of each worker kind went between two lines, from its times since the start."""
     found: dict[str, dict[str, float]] = {}
-    for line in lines:
-        for key, share in line.items():
-            if key.startswith("workers."):
-                kind, _, what = key.removeprefix("workers.").partition(".")
-                own = found.setdefault(kind, {})
-                what = what.removeprefix("wait.")
-                own[what] = own.get(what, 0.0) + share / len(lines)
+    elapsed = last["seconds"] - first["seconds"]
+    for key, total in last.items():
+        if not key.startswith(TOTALS):
+            continue
+        kind, _, what = key.removeprefix(TOTALS).partition(".")
+        if what != "workers":
+            whole = elapsed * last[f"{TOTALS}{kind}.workers"]
+            # A worker that was started anew counts from zero.
+            added = max(0.0, total - first.get(key, 0.0))
+            found.setdefault(kind, {})[what.removeprefix("wait.")] = min(1.0, added / whole)
     return found
 
 
@@ -131,18 +143,23 @@ def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow
                 assert child.stdin is not None
                 child.stdin.write(msgspec.json.encode(to_plain(changed)) + b"\n")
                 child.stdin.flush()
-                window = _watch(child, run_dir / METRICS_FILE, Window(warmup, seconds))
+                window = Window(warmup, seconds)
+                load = _watch(child, run_dir / METRICS_FILE, window)
             finally:
                 _stop(child)
         summary = read_summary(run_dir)
     return dataclasses.replace(
-        window.rate(), bottleneck=summary.bottleneck, setting=summary.bottleneck_setting
+        window.rate(),
+        bottleneck=summary.bottleneck,
+        setting=summary.bottleneck_setting,
+        other_load=load,
     )
 
 
-def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> Window:
-    """Feeds the run's lines to the window until that is full."""
+def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> float:
+    """Feeds the run's lines to the window until that is full; says what others used in it."""
     position = 0
+    others: Others | None = None
     patience = time.monotonic() + START_SECONDS
     while not window.full:
         if child.poll() is not None:
@@ -162,7 +179,9 @@ def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> Window
             position += len(whole) + len(newline)
             for line in whole.splitlines():
                 window.add(msgspec.json.decode(line))
-    return window
+        if window.begun and others is None:
+            others = Others(os.getpid())
+    return others.share() if others is not None else 0.0
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -7,7 +7,6 @@ that changes what is learned stays as it is.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -177,9 +176,3 @@ def as_record(target: str, line: str, found: Search) -> dict[str, Any]:
             for one in found.attempts
         ],
     }
-
-
-def without_end(experiment: Experiment) -> Experiment:
-    """No checkpoints while it is measured: they are for runs that are kept."""
-    never = dataclasses.replace(experiment.checkpoint, every_seconds=experiment.seconds)
-    return dataclasses.replace(experiment, checkpoint=never)

@@ -165,7 +165,8 @@ def experiment_of(name: str) -> Experiment:
 def find_target(name: str, layout: str | None, settings: Mapping[str, Any]) -> Experiment:
     """The experiment behind a workload, a recipe or an environment, as it is to be measured.
 
-    Whatever would end it, and evaluation, is left out: the measurement decides when it is over.
+    Whatever would end it, evaluation, and checkpoints in the middle are left out: the measurement
+    decides when it is over, and what it leaves is not kept.
     """
     from srl.run import assemble
 
@@ -175,7 +176,13 @@ def find_target(name: str, layout: str | None, settings: Mapping[str, Any]) -> E
             target,
             layout=layout,
             until="none",
-            set={"evaluator.count": 0, "steps": 0, **settings, "seconds": ENDLESS_SECONDS},
+            set={
+                "evaluator.count": 0,
+                "steps": 0,
+                "checkpoint.every_seconds": ENDLESS_SECONDS,
+                **settings,
+                "seconds": ENDLESS_SECONDS,
+            },
         )
     except ConfigError as error:
         if ":" in name or name in RECIPES or "no recipe or environment" not in str(error):

@@ -11,6 +11,7 @@ srl bench                                     (lists the workloads)
 srl bench W1a
 srl bench W2a --seconds 60 --layout auto --json
 srl bench W1a W1b W3a --rounds 3
+srl bench W1a --seconds 20 --parts none       (training only)
 srl bench W2a --set trainer.threads=2 --set actor.count=2
 srl bench cartpole --seconds 20               (any recipe or environment)
 srl bench envpool:Breakout-v5 --layout shared
@@ -37,7 +38,8 @@ def add_verbs(verbs: Verbs) -> None:
         type=float,
         default=60.0,
         metavar="S",
-        help="the steady window of training; the two others get a third of it each (default: 60)",
+        help="the steady window of training; the two others get a third of it each, at most 10 s "
+        "(default: 60)",
     )
     parser.add_argument(
         "--warmup",
@@ -51,6 +53,13 @@ def add_verbs(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--rounds", type=int, default=1, metavar="N", help="measure N times, give the median"
+    )
+    parser.add_argument(
+        "--parts",
+        choices=("all", "limit", "none"),
+        default="all",
+        help="beside training: environments alone, with inference and the limit; only the limit; "
+        "or nothing (default: all)",
     )
     add_settings(parser)
     parser.add_argument(
@@ -89,6 +98,7 @@ def _bench(args: argparse.Namespace) -> int:
             seconds=args.seconds,
             warmup=args.warmup,
             rounds=args.rounds,
+            parts=args.parts,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
         record = as_record(result)

@@ -50,7 +50,7 @@ def _tune(args: argparse.Namespace) -> int:
 
     from srl.bench.bench import settled
     from srl.bench.trial import run_trial
-    from srl.bench.tune import Search, as_record, command, search, table, without_end
+    from srl.bench.tune import Search, as_record, command, search, table
     from srl.bench.workloads import WORKLOADS, find_target
     from srl.errors import ConfigError
     from srl.experiment import Experiment
@@ -61,7 +61,7 @@ def _tune(args: argparse.Namespace) -> int:
         if getattr(args, name) <= 0:
             raise ConfigError(f"--{name}: expected more than 0, got {getattr(args, name):g}.")
     given = parse_pairs(args.set, "--set")
-    experiment = without_end(find_target(args.target, None, given))
+    experiment = find_target(args.target, None, given)
 
     def measure(ready: Experiment) -> float:
         return run_trial(ready, seconds=args.window, warmup=1.0).steps_per_second

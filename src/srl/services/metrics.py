@@ -251,7 +251,7 @@ class Collector:
         wall = time.time()
         values = self.snapshot()
         try:
-            self._write_line({"time": wall, **values})
+            self._write_line({"time": wall, **values, **_worker_totals(self._times)})
             self._write_events(values, wall)
         except OSError as error:
             raise _cannot_write(self.path, error) from error
@@ -360,6 +360,22 @@ def _worker_values(times: list[WorkerTimes], seconds: float) -> dict[str, float]
         values[f"workers.{kind}.busy"] = share.busy
         values.update((f"workers.{kind}.wait.{name}", s) for name, s in share.waits.items())
     return values
+
+
+def _worker_totals(times: list[WorkerTimes]) -> dict[str, float]:
+    """Seconds since the start, of all workers of a kind together, and how many they are.
+
+    A worker adds to its times when a step of it is over, which may take longer than the interval;
+    shares over several lines are differences of these.
+    """
+    totals: dict[str, float] = {}
+    for worker in times:
+        start = f"worker_seconds.{worker.kind}."
+        each = {"busy": worker.busy_seconds, "workers": 1.0}
+        each |= {f"wait.{name}": s for name, s in worker.waits.items() if s > 0}
+        for name, value in each.items():
+            totals[start + name] = totals.get(start + name, 0.0) + value
+    return totals
 
 
 def _mean(values: Iterable[float]) -> float:

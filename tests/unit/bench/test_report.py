@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from srl.bench.bench import Result, Round, as_record, settled
+from srl.bench.bench import Bound, Result, Round, as_record, settled
 from srl.bench.limit import Costs, limit_of
 from srl.bench.report import describe, markdown, settings_line
 from srl.bench.trial import Rate
@@ -25,15 +25,14 @@ def round_of(rate: float, load: float = 0.0) -> Round:
             workers={"trainer": {"busy": 0.8, "samples": 0.2}},
             bottleneck="the trainer is the limit",
         ),
-        costs=COSTS,
-        limit=limit_of(COSTS, 2),
+        bound=Bound(costs=COSTS, limit=limit_of(COSTS, 2), before=21_000.0, after=20_000.0),
         other_load=load,
     )
 
 
 def result_of(*rounds: Round) -> Result:
     experiment, _ = settled(find_target("W1a", "inline", {}))
-    return Result(workload="W1a", experiment=experiment, cores=2, rounds=rounds)
+    return Result(workload="W1a", experiment=experiment, cores=2, parameters=9155, rounds=rounds)
 
 
 def test_a_record_has_medians_and_what_is_needed_to_repeat_it() -> None:
@@ -69,3 +68,28 @@ def test_a_busy_machine_is_mentioned() -> None:
     record = as_record(result_of(dataclasses.replace(round_of(10_000), other_load=0.4)))
     assert "40%" in describe(record)
     assert "quiet" in describe(record)
+    assert record["doubtful"] == ["other programs used 40% of the machine"]
+
+
+def test_limits_that_disagree_are_flagged() -> None:
+    whole = round_of(10_000)
+    assert as_record(result_of(whole))["doubtful"] == []
+    assert whole.bound is not None
+    apart = dataclasses.replace(whole.bound, before=20_000.0, after=24_000.0)
+    record = as_record(result_of(dataclasses.replace(whole, bound=apart)))
+    assert record["limit_disagreement"] == 0.2
+    assert "the limits before and after training differ by 20%" in describe(record)
+
+
+def test_what_was_not_measured_is_null_in_the_record_and_not_in_the_text() -> None:
+    plain = dataclasses.replace(round_of(10_000), env_only=None, with_inference=None, bound=None)
+    record = as_record(result_of(plain))
+    json.dumps(record)
+    missing = ("env_only", "with_inference", "limit", "share_of_limit", "costs_microseconds")
+    assert {key: record[key] for key in missing} == dict.fromkeys(missing)
+    assert record["steps_per_second"] == 10_000
+    text = describe(record)
+    assert "10,000 steps/s" in text
+    assert "set by" not in text
+    assert "share of the limit" not in text
+    assert "| - | - | 10,000 | - | - |" in markdown([record])[-1]

@@ -55,14 +55,31 @@ def test_with_several_policies_the_slowest_counts() -> None:
     assert window.rate().steps_per_second == pytest.approx(50)
 
 
-def test_shares_and_ages_are_means_over_the_window() -> None:
-    lines = [
-        at(t, 10 * t, policy_age_mean=t % 2, **{"workers.actor.wait.slots": t / 10})
-        for t in range(1, 8)
-    ]
+def test_ages_are_means_over_the_window() -> None:
+    lines = [at(t, 10 * t, policy_age_mean=t % 2) for t in range(1, 8)]
     rate = fed(Window(warmup=2.0, seconds=4.0), lines).rate()
     assert rate.policy_age_mean == pytest.approx(0.5)
-    assert rate.workers == {"actor": {"slots": pytest.approx(0.55)}}
+
+
+def test_shares_are_right_where_an_update_is_longer_than_a_line() -> None:
+    """A trainer adds to its times when an update is over, here every fifth line: 1.6 s of work and
+    0.4 s of waiting. Two actors work for half of every line."""
+    lines = []
+    for t in range(101):
+        updates = t // 5
+        times = {
+            "trainer.workers": 1.0,
+            "trainer.busy": 1.6 * updates,
+            "trainer.wait.samples": 0.4 * updates,
+            "actor.workers": 2.0,
+            "actor.busy": 0.4 * t,
+            "actor.wait.slots": 0.4 * t,
+        }
+        line = at(0.4 * t, 100 * updates)
+        lines.append({**line, **{f"worker_seconds.{key}": v for key, v in times.items()}})
+    rate = fed(Window(warmup=3.0, seconds=10.0), lines).rate()
+    assert rate.workers["trainer"] == pytest.approx({"busy": 0.8, "samples": 0.2})
+    assert rate.workers["actor"] == pytest.approx({"busy": 0.5, "slots": 0.5})
 
 
 def test_one_learner_step_is_not_a_rate() -> None:

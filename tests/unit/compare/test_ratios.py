@@ -27,7 +27,7 @@ ROUNDS = [
     record("slow", 2, 50.0),
     record("fast", 2, None),
     record("broken", 2, None),
-    record("srl", 3, 400.0, policy_age_mean=0.9, share_of_limit=0.7),
+    record("srl", 3, 400.0, policy_age_mean=0.9, share_of_limit=0.7, parameters=9155),
     record("slow", 3, 100.0),
     record("fast", 3, 100.0),
     record("broken", 3, None),
@@ -50,9 +50,9 @@ def test_ours_is_first_then_the_fastest_and_failures_last() -> None:
 
 def test_the_table_leaves_nobody_out() -> None:
     text = "\n".join(table(ROUNDS))
-    assert "| srl | 300 (200-400) | - | 3 of 3 |" in text
-    assert "| slow | 100 (50-100) | 4.00 (3.00-4.00) | 3 of 3 | `vec=x` |" in text
-    assert "| broken | failed | - | 0 of 3 | - |" in text
+    assert "| srl | 300 (200-400) | - | 3 of 3 | 9,155 |" in text
+    assert "| slow | 100 (50-100) | 4.00 (3.00-4.00) | 3 of 3 | not known | `vec=x` |" in text
+    assert "| broken | failed | - | 0 of 3 | not known | - |" in text
     assert "policy age of ours: 0.90 (0.50-1.00)" in text
     assert "share of the limit of ours: 0.80 (0.70-0.90)" in text
     assert "round 2, fast failed (timed out): `last words`" in text
