@@ -1,12 +1,14 @@
 """Searching the settings that make a run fastest here, by short real runs.
 
-One setting after another is tried, keeping what was best so far, until a round changes nothing or
-the time is over. Only where the parts run is searched: environments, horizon and everything else
-that changes what is learned stays as it is.
+One change after another is tried, keeping what was best so far, until a round changes nothing or
+the time is over. One short run decides little, so in the end the best and the run as it was are
+measured again by turns. Only where the parts run is searched: environments, horizon and everything
+else that changes what is learned stays as it is.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +20,9 @@ from srl.overrides import override
 
 BETTER = 1.03
 """A change is kept if it is at least so many times as fast: less than that is noise."""
+
+TURNS = 2
+"""How often the best and the run as it was are measured again."""
 
 Settings = dict[str, Any]
 Measure = Callable[[Experiment], float]
@@ -43,33 +48,54 @@ class Search:
     """What was tried so far. The first attempt is the run without any change."""
 
     attempts: list[Attempt] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    """The fastest divided by the run without any change, in each turn at the end."""
 
     @property
-    def best(self) -> Attempt:
-        """The fastest: one attempt after another had to be clearly faster than the best before."""
+    def fastest(self) -> Attempt:
+        """One attempt after another had to be clearly faster than the best before."""
         best = self.attempts[0]
         for attempt in self.attempts[1:]:
             if attempt.steps_per_second >= BETTER * best.steps_per_second:
                 best = attempt
         return best
 
+    @property
+    def best(self) -> Attempt:
+        """The fastest, unless it was not when it was measured again."""
+        if self.gains and statistics.median(self.gains) <= 1.0:
+            return self.attempts[0]
+        return self.fastest
 
-def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[tuple[str, list[Any]]]:
-    """Each setting that is searched, in this order, with the values that are tried.
+    @property
+    def gain(self) -> str:
+        """What the best gains, in words."""
+        if self.fastest is self.attempts[0]:
+            return "nothing was clearly faster than the run as it is"
+        if not self.gains:
+            return "not measured again: one short run each says that it is faster"
+        turns = f"({min(self.gains):.2f}-{max(self.gains):.2f} in {len(self.gains)} turns)"
+        ratio = f"{statistics.median(self.gains):.2f} times as fast as the run as it is {turns}"
+        if self.best is self.attempts[0]:
+            return f"the run as it is stays: {shown(self.fastest.settings)} was {ratio}"
+        return ratio
+
+
+def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[Settings]:
+    """The changes that are tried, in this order; some settings only pay together.
 
     `fixed` has the settings that the user has decided.
     """
-    found: dict[str, list[Any]] = {
-        "layout": ["inline", "shared", "serial"],
-        "actor.count": sorted({1, cores, 2 * cores}),
-        "actor.groups": [1, 2],
-        "trainer.threads": [1, cores],
-        "env.threads": [1, cores] if env_id.startswith("envpool:") else [],
-        "inference.threads": [1, cores],
-    }
-    for key, values in found.items():
-        if key not in fixed:
-            yield key, values
+    pool = env_id.startswith("envpool:")
+    found: list[Settings] = [{"layout": name} for name in ("inline", "shared", "serial")]
+    found += [{"actor.count": count} for count in sorted({1, cores, 2 * cores})]
+    found += [{"actor.count": cores, "env.threads": 1}] if pool else []
+    found += [{"actor.groups": groups} for groups in (1, 2)]
+    threads = ["trainer.threads", *(["env.threads"] if pool else []), "inference.threads"]
+    found += [{key: count} for key in threads for count in (1, cores)]
+    for change in found:
+        if not fixed & set(change):
+            yield change
 
 
 def search(
@@ -85,8 +111,8 @@ def search(
 ) -> bool:
     """Fills `found`, which is whole at any moment: whoever interrupts this has the best so far.
 
-    Returns whether all was tried before the time was over. `settle` says how an
-    experiment runs here; two that run in the same way are not both tried.
+    Returns whether all was tried before the time was over; the turns at the end are part of it.
+    `settle` says how an experiment runs here; two that run in the same way are not both tried.
     """
     end = time.monotonic() + seconds
     seen: list[Experiment] = []
@@ -105,7 +131,7 @@ def search(
         if ready in seen:
             return True
         begun = time.monotonic()
-        if seen and begun + longest > end:
+        if seen and begun + (1 + 2 * TURNS) * longest > end:
             return False
         seen.append(ready)
         say(f"{len(seen)}: {shown(settings)}")
@@ -114,15 +140,25 @@ def search(
         longest = max(longest, time.monotonic() - begun)
         return True
 
-    attempt({})
-    before: Settings | None = None
-    while before != found.best.settings:
-        before = found.best.settings
-        for key, values in choices(experiment.env.id, cores, fixed):
-            for value in values:
-                if not attempt({**found.best.settings, key: value}):
+    def walk() -> bool:
+        before: Settings | None = None
+        while before != found.fastest.settings:
+            before = found.fastest.settings
+            for change in choices(experiment.env.id, cores, fixed):
+                if not attempt({**found.fastest.settings, **change}):
                     return False
-    return True
+        return True
+
+    attempt({})
+    whole = walk()
+    best = found.fastest
+    if best is not found.attempts[0]:
+        for turn in range(TURNS):
+            say(f"again, turn {turn + 1} of {TURNS}: as it is, and {shown(best.settings)}")
+            plain = measure(settle(experiment))
+            found.gains.append(measure(settle(override(experiment, best.settings))) / plain)
+            say(f"again, turn {turn + 1} of {TURNS}: {found.gains[-1]:.2f} times as fast")
+    return whole
 
 
 def _measured(
@@ -171,6 +207,7 @@ def as_record(target: str, line: str, found: Search) -> dict[str, Any]:
         "settings": found.best.settings,
         "steps_per_second": round(found.best.steps_per_second, 1),
         "steps_per_second_before": round(found.attempts[0].steps_per_second, 1),
+        "gains": [round(gain, 3) for gain in found.gains],
         "tried": [
             {"settings": one.settings, "steps_per_second": round(one.steps_per_second, 1)}
             for one in found.attempts

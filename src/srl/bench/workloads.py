@@ -116,7 +116,7 @@ WORKLOADS: dict[str, Workload] = {
         **_CHEETAH,
     ),
     "W4": Workload(
-        env="srl.envs.memory:MaskedCartPole",
+        env="srl.bench.masked:MaskedPool",
         about="CartPole-v1 without velocities, MLP 64x64 and LSTM 128, sequences of 16",
         envs=64,
         horizon=32,

@@ -90,5 +90,5 @@ def _tune(args: argparse.Namespace) -> int:
         print(json.dumps(as_record(args.target, line, found)))
     else:
         print(table(found))
-        print(f"\n{end}:\n  {line}")
+        print(f"\n{end} ({found.gain}):\n  {line}")
     return 0

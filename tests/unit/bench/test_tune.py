@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from srl.bench.tune import Attempt, Search, as_record, command, search, table
+from srl.bench.tune import TURNS, Attempt, Search, as_record, command, search, table
 from srl.bench.workloads import find_target
 from srl.errors import RunError
 from srl.experiment import Experiment
@@ -64,15 +64,50 @@ def test_what_changes_learning_stays_as_it_is() -> None:
     assert all(e.network == tried[0].network for e in tried)
 
 
-def test_nothing_is_tried_twice() -> None:
+def test_nothing_is_tried_twice_before_the_turns_at_the_end() -> None:
     tried: list[Experiment] = []
 
     def measure(experiment: Experiment) -> float:
-        assert experiment not in tried
         tried.append(experiment)
         return speed(experiment)
 
-    searched(measure)
+    found = searched(measure)
+    once = tried[: len(found.attempts)]
+    assert all(experiment not in once[:n] for n, experiment in enumerate(once))
+    first, best = once[0], max(once, key=speed)
+    assert tried[len(once) :] == [first, best] * TURNS
+
+
+def test_the_gain_is_measured_again_by_turns_and_said_with_its_spread() -> None:
+    found = searched()
+    assert found.gains == [2.0] * TURNS
+    assert "2.00 times as fast as the run as it is (2.00-2.00 in 2 turns)" in found.gain
+    assert as_record("cartpole", "", found)["gains"] == [2.0] * TURNS
+
+
+def test_what_is_not_faster_when_measured_again_is_not_used() -> None:
+    seen: list[Experiment] = []
+
+    def lucky_once(experiment: Experiment) -> float:
+        again = experiment in seen
+        seen.append(experiment)
+        return 900.0 if again and experiment.layout == "shared" else speed(experiment)
+
+    found = searched(lucky_once)
+    assert found.fastest.settings
+    assert found.best.settings == {}
+    assert "the run as it is stays" in found.gain
+
+
+def test_settings_that_only_pay_together_are_found() -> None:
+    def together(experiment: Experiment) -> float:
+        both = experiment.actor.count == CORES and experiment.env.threads == 1
+        return 2000.0 if both else 1000.0 - experiment.actor.count
+
+    found = searched(together, target="W2a", fixed={"layout": "inline"})
+    assert found.best.settings == {"actor.count": CORES, "env.threads": 1}
+    kept = searched(together, target="W2a", fixed={"layout": "inline", "env.threads": 2})
+    assert all("env.threads" not in attempt.settings for attempt in kept.attempts)
 
 
 def test_what_the_user_has_decided_is_kept() -> None:
