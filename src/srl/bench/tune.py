@@ -151,14 +151,27 @@ def search(
 
     attempt({})
     whole = walk()
-    best = found.fastest
-    if best is not found.attempts[0]:
-        for turn in range(TURNS):
-            say(f"again, turn {turn + 1} of {TURNS}: as it is, and {shown(best.settings)}")
-            plain = measure(settle(experiment))
-            found.gains.append(measure(settle(override(experiment, best.settings))) / plain)
-            say(f"again, turn {turn + 1} of {TURNS}: {found.gains[-1]:.2f} times as fast")
+    settings = found.fastest.settings
+    if settings:
+        as_it_is, best = settle(experiment), settle(override(experiment, settings))
+        _measure_again(measure, as_it_is, best, say, found)
     return whole
+
+
+def _measure_again(
+    measure: Measure,
+    as_it_is: Experiment,
+    best: Experiment,
+    say: Callable[[str], None],
+    found: Search,
+) -> None:
+    """The best and the run as it was, by turns."""
+    for turn in range(TURNS):
+        head = f"again, turn {turn + 1} of {TURNS}"
+        say(f"{head}: as it is, and {shown(found.fastest.settings)}")
+        plain = measure(as_it_is)
+        found.gains.append(measure(best) / plain)
+        say(f"{head}: {found.gains[-1]:.2f} times as fast")
 
 
 def _measured(
