@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -98,7 +99,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=0,\
 requeue_delay=0
 MpiDefault=none
-ReturnToService=2
+ReturnToService=1
 JobRequeue=1
 KillWait=8
 MessageTimeout=10
@@ -108,7 +109,7 @@ MinJobAge=300
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=DEFAULT CPUs=4 RealMemory=2000
+NodeName=DEFAULT CPUs=4 RealMemory=2000 Gres=gpu:2
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
 NodeName=n3 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[3]}
@@ -144,6 +145,10 @@ class SlurmCluster:
         host = socket.gethostname().partition(".")[0]
         (here / "slurm.conf").write_text(SLURM_CONF.format(folder=here, ports=ports, host=host))
         (here / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        # Slurm hands out GPUs by their device files, and never opens them.
+        (here / "gres.conf").write_text(f"Name=gpu File={here}/gpu[0-1]\n")
+        for name in ("gpu0", "gpu1"):
+            os.mknod(here / name, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (here / name).mkdir()
         key = here / "munge.key"
@@ -156,7 +161,7 @@ class SlurmCluster:
         )  # fmt: skip
         self.run("/usr/sbin/slurmctld", "-c")
         for node in NODES:
-            self.run("/usr/sbin/slurmd", "-c", "-N", node)
+            self.start_node(node)
         ready = ["idle"] * len(NODES)
         wait_for(lambda: self.node_states() == ready, 30.0, f"Slurm: {self._logs()}")
 
@@ -185,8 +190,38 @@ class SlurmCluster:
 
     def field(self, job: str, name: str) -> str:
         """One of what `scontrol show job` says, of the first part of a job."""
-        shown = self.run("scontrol", "show", "job", job).split()
+        shown = self.run("scontrol", "--details", "show", "job", job).split()
         return next((word.partition("=")[2] for word in shown if word.startswith(f"{name}=")), "")
+
+    def nodes_of(self, job: str) -> list[str]:
+        """The nodes that a job, or a part of one, has at the moment."""
+        return self.run("scontrol", "show", "hostnames", self.field(job, "NodeList")).split()
+
+    def kill_node(self, node: str) -> None:
+        """Kills everything on a node, as if its power went out, and has Slurm know it at once."""
+        own = processes_of(self.folder)
+        lost = [p for p in own if p.cmdline()[-2:] == ["-N", node]]
+        tasks = []
+        for process in own:
+            with suppress(psutil.Error):
+                if process.environ().get("SLURMD_NODENAME") == node:
+                    tasks.append(process)
+        # Who would report the end of a task goes before it.
+        for task in tasks:
+            with suppress(psutil.Error):
+                lost += [p for p in task.parents() if p.name() == "slurmstepd"]
+        for process in [*lost, *tasks]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
+    def start_node(self, node: str) -> None:
+        self.run("/usr/sbin/slurmd", "-c", "-N", node)
+
+    def mend_node(self, node: str) -> None:
+        """Starts a node again that was killed."""
+        self.start_node(node)
+        self.run("scontrol", "update", f"nodename={node}", "state=resume")
 
     def cancel_all(self) -> None:
         self.run("scancel", "--user=root")

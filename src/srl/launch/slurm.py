@@ -19,7 +19,7 @@ from srl.experiment import Experiment
 from srl.launch.engines import HostRequest, Join, agent_command
 from srl.launch.last_words import log_tail
 from srl.launch.restarts import AgentRestarts
-from srl.launch.slurm_job import PARTS_VARIABLE, inside_job
+from srl.launch.slurm_job import PARTS_VARIABLE, ask_slurm, inside_job
 
 LEAVE_SECONDS = 3.0
 LOOPBACK = "127.0.0.1"
@@ -140,18 +140,22 @@ class SlurmEngine:
 
 
 def _end(steps: list[_Step]) -> None:
-    processes = [step.process for step in steps if step.process is not None]
+    left = [step.process for step in steps if step.process is not None]
     # Those that have heard of the end leave by themselves; srun hands on the signal to the others.
-    for patience in (LEAVE_SECONDS, LEAVE_SECONDS, None):
-        deadline = time.monotonic() + (patience or 0.0)
-        for process in processes:
-            if patience is None and process.poll() is None:
-                process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(None if patience is None else max(0.0, deadline - time.monotonic()))
-        processes = [process for process in processes if process.poll() is None]
-        for process in processes:
-            process.terminate()
+    for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        left = _still_there(left)
+        for process in left:
+            end(process)
+    _still_there(left)
+
+
+def _still_there(processes: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """Those that have not ended after a while."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    return [process for process in processes if process.poll() is None]
 
 
 def _nodes(part: int, only: bool) -> list[str]:
@@ -168,12 +172,7 @@ def _node_address(node: str) -> str:
 
 
 def _scontrol(*arguments: str) -> str:
-    try:
-        return subprocess.run(
-            ["scontrol", *arguments], capture_output=True, text=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        words = getattr(error, "stderr", "") or str(error)
-        raise RunError(
-            f"Slurm does not answer (`scontrol {' '.join(arguments)}`): {words}"
-        ) from None
+    done = ask_slurm("scontrol", *arguments)
+    if done.returncode != 0:
+        raise RunError(f"`scontrol {' '.join(arguments)}`: Slurm does not answer: {done.stderr}")
+    return done.stdout

@@ -30,6 +30,10 @@ PARTS_VARIABLE = "SRL_SLURM_PARTS"
 """Holds there the hosts of each part, as JSON."""
 SCRIPT_FILE = "job.sh"
 WAIT_SECONDS = 2.0
+ANSWER_SECONDS = 30.0
+"""How long a command of Slurm may take to answer."""
+SILENCE_SECONDS = 120.0
+"""How long Slurm may be out of reach while a job is waited for; a new start of it takes less."""
 
 
 def inside_job() -> bool:
@@ -145,8 +149,12 @@ def submit(name: str, run_dir: Path, parts: Sequence[Part], config: SlurmConfig)
     script = run_dir / SCRIPT_FILE
     script.write_text(job_script(name, run_dir, parts, config))
     script.chmod(0o700)
-    command = ["sbatch", "--parsable", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = ask_slurm("sbatch", "--parsable", str(script))
+    except RunError as error:
+        raise RunError(
+            f"{error} The job may have been handed in all the same: `squeue --me` lists it."
+        ) from None
     if done.returncode != 0:
         words = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
         raise RunError(
@@ -156,12 +164,43 @@ def submit(name: str, run_dir: Path, parts: Sequence[Part], config: SlurmConfig)
     return done.stdout.strip().partition(";")[0]
 
 
+def ask_slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    """What a command of Slurm answers, and its exit code; raises where it takes too long."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"`{shlex.join(command)}`: expected an answer of Slurm within {ANSWER_SECONDS:g} s, "
+            "got none. `scontrol ping` says whether its controller is up."
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"`{shlex.join(command)}`: expected a command of Slurm, got {error}."
+        ) from None
+
+
 def wait_for_job(job: str) -> None:
     """Returns when a job has ended, however it did; one that is queued again has not."""
+    answered = time.monotonic()
     while True:
-        command = ["squeue", "--noheader", "--jobs", job, "--format=%T"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        # Slurm forgets a job some minutes after its end, and then does not know its number.
-        if not done.stdout.strip() and (done.returncode == 0 or "Invalid job" in done.stderr):
-            return
+        words = ""
+        try:
+            done = ask_slurm("squeue", "--noheader", "--jobs", job, "--format=%T")
+            # Slurm forgets a job some minutes after its end, and then does not know its number.
+            if not done.stdout.strip() and (done.returncode == 0 or "Invalid job" in done.stderr):
+                return
+            if done.returncode != 0:
+                words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        except RunError as error:
+            words = str(error)
+        now = time.monotonic()
+        if not words:
+            answered = now
+        elif now - answered > SILENCE_SECONDS:
+            raise RunError(
+                f"job {job}: Slurm has not said for {now - answered:.0f} s how it is: {words} The "
+                "job goes on; `squeue` and `srl status` show it."
+            )
         time.sleep(WAIT_SECONDS)
