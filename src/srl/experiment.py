@@ -28,10 +28,14 @@ class SampleConfig:
     slots: int = 0
     """Fragments that a sample stream holds, all trainers' together; 0 is twice what the groups
     write at once."""
+    patience_seconds: float = 1.0
+    """A fragment that takes four times as long as its writer's usually do, and longer than this, is
+    not waited for where policy age is bounded; 0 waits until its writer's death is certain."""
 
     def __post_init__(self) -> None:
-        if self.slots < 0:
-            raise ConfigError(f"sample.slots: expected at least 0, got {self.slots}.")
+        for name in ("slots", "patience_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"sample.{name}: expected at least 0, got {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from srl.data.trajectory import TrajectorySpec
 from srl.services.parameters import ParameterSpec
 from srl.streams.inference import InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSpec, Slot, create_sample
+from srl.streams.sample_books import Ledger
 
 if TYPE_CHECKING:
     from hosts import TcpCarrier
@@ -231,3 +232,8 @@ def tag_of(trajectory: Trajectory) -> float:
 
 def versions_of(trajectory: Trajectory) -> np.ndarray:
     return trajectory.policy_version[:-1][trajectory.acted[:-1]]
+
+
+def dropped(books: Ledger) -> dict[str, int]:
+    """What was dropped, by reason."""
+    return {reason: count for reason, count in books.dropped.items() if count}

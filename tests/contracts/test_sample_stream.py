@@ -11,6 +11,7 @@ from carriers import (
     InlineCarrier,
     ShmCarrier,
     claim,
+    dropped,
     fill,
     make_carrier,
     sample_spec,
@@ -309,9 +310,9 @@ def test_a_writer_that_leaves_in_mid_fragment_gives_its_slot_back(carrier: Carri
     assert slot is not None
     write(slot, 2.0)
     leaving.close()
-    assert source.take() is None, "the ticket went back and can still be used"
     slot = claim(staying, 0)
     assert slot is not None, "the slot is free again"
+    assert source.take() is None, "the ticket went back and is used again"
     write(slot, 1.0)
     tags = []
     while (item := source.take()) is not None:
@@ -359,16 +360,16 @@ def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None
     write(other, 2.0)
     controller = carrier.open("controller")
     assert reclaim_writer(spec, carrier.agent("w0"), 0) == 1
-    assert source.take() is None, "the dead writer's place in the order is still to be filled"
     again = claim(lives, 0)
     assert again is not None, "with the weights that were good enough for the lost fragment"
     assert again.index == held.index
+    assert source.take() is None, "the dead writer's place in the order is being filled"
     write(again, 1.0)
     got = [source.take(), source.take()]
     assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
     books = ledger(spec, controller)
     assert books.produced == 2
-    assert books.dropped == {"writer died": 1, "reader died": 0, "out of turn": 0, "host lost": 0}
+    assert dropped(books) == {"writer died": 1}
 
 
 def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
@@ -435,7 +436,7 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     released.release()
     assert reclaim_reader(spec, carrier.open("controller"), 0) == 2
     books = ledger(spec, carrier.open("controller"))
-    assert books.dropped == {"writer died": 0, "reader died": 2, "out of turn": 0, "host lost": 0}
+    assert dropped(books) == {"reader died": 2}
     assert books.consumed == 0
     # Its successor goes on with the rest, and the slots of what was lost are free again.
     heir = SampleSource(spec, carrier.open("r0"), 0)
@@ -508,8 +509,8 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
                 reading[who], released[who] = [], 0
                 sources[who] = SampleSource(spec, carrier.open(f"r{who}"), who)
             books = ledger(spec, controller)
-            dropped = books.dropped["reader died"] + books.dropped["out of turn"]
-            assert books.produced == books.consumed + dropped + books.in_flight
+            gone = books.dropped["reader died"] + books.dropped["out of turn"]
+            assert books.produced == books.consumed + gone + books.in_flight
             assert books.in_flight >= len(reading[0]) + len(reading[1]) + sum(released)
     finally:
         carrier.close()

@@ -130,7 +130,7 @@ def plan_samples(
     """Every sample stream of the graph, once for each trainer of its policy."""
     actor = experiment.actor
     envs, lanes = actor.envs // (actor.count * actor.groups), actor.count * actor.groups
-    plans = {}
+    plans, patience = {}, experiment.sample.patience_seconds
     for stream, node in graph.streams.items():
         policy, module, parts = policies[node.policy], modules[node.policy], graph.parts(stream)
         kind = resolve(policy.algorithm_class)
@@ -144,12 +144,13 @@ def plan_samples(
             writers = [w for w in workers if name in w.writes]
             readers = [w for w in workers if name in w.reads]
             at_once = _written_at_once(writers, actor.groups, part, parts)
+            carrier = _carrier([*writers, *readers], where)
             plans[name] = SamplePlan(
                 stream=stream,
                 part=part,
                 parts=parts,
                 policy=node.policy,
-                carrier=_carrier([*writers, *readers], where),
+                carrier=carrier,
                 writers=tuple(w.name for w in writers),
                 readers=tuple(w.name for w in readers),
                 spec=SampleSpec(
@@ -162,6 +163,8 @@ def plan_samples(
                     items_per_batch=lanes // parts,
                     max_policy_age=sampling.max_policy_age if node.bounds_age else None,
                     base_version=base_versions.get(node.policy, 0),
+                    # In one thread nobody goes on while another is overdue.
+                    patience_seconds=0.0 if carrier == "inline" else patience,
                 ),
             )
     return plans

@@ -89,7 +89,7 @@ class Lender(_End):
             sample_order.free_unwritten(self.memory, np.array(indices, np.int64))
             if lost:
                 self.memory.dropped[WRITER_DIED] += len(indices)
-        self._arena.ring(*self.spec.writers)
+        self._arena.ring(*self.spec.readers, *self.spec.writers)
 
     def lent_to(self, writers: Collection[int]) -> list[int]:
         """Slots that the given writers hold."""

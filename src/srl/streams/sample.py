@@ -6,9 +6,10 @@ number, under a lock that the kernel frees when its holder dies.
 
 Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when
 newer weights must come first (policy age); `take` returns None when nothing is ready. Whoever got
-None is rung when that changes. Nothing is dropped unless its holder died; every item that was
-produced is consumed, dropped with a reason, or in a slot. Closing: readers drain what is ready and
-then see `closed`; writers of a stream without readers see `closed`.
+None is rung when that changes. Nothing is dropped unless its holder died, or came too late for the
+bound on policy age; every item that was produced is consumed, dropped with a reason, or in a slot.
+Closing: readers drain what is ready and then see `closed`; writers of a stream without readers see
+`closed`.
 
 Where the readers are on another host, slots are granted by it one by one (`streams/lending.py`).
 
@@ -18,6 +19,8 @@ that its writer's number selects.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -50,6 +53,9 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     not bound it."""
     base_version: int = 0
     """The version at which the first batch will be consumed (a resumed run's is not 0)."""
+    patience_seconds: float = 0.0
+    """How long at least a reader that takes items in turn waits for a writer that takes far longer
+    than it usually does; 0 waits until its death is certain."""
 
     def __post_init__(self) -> None:
         if self.delivery == "all" and len(self.readers) > 31:
@@ -164,7 +170,8 @@ class SampleSource:
     """A reader's end: `take` what is ready.
 
     Where policy age is bounded, a single reader gets items in the order in which they were claimed,
-    so that the bound is exact.
+    so that the bound is exact. An item that nobody is writing any more, or whose writer is overdue,
+    is replaced by the next one that is ready.
     """
 
     def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
@@ -176,6 +183,7 @@ class SampleSource:
         self._is_waiting = self._memory.waiting_readers[reader : reader + 1].data
         self._granted = self._memory.granted.data
         self._ordered = sample_order.is_ordered(spec)
+        self._next_look = 0.0
         self._memory.open_readers[reader] = 1
 
     @property
@@ -192,35 +200,59 @@ class SampleSource:
             return False
         return not ((memory.status == READY) & self._mine()).any()
 
+    @property
+    def look_seconds(self) -> float:
+        """How often a reader that waits is to look by itself: nobody rings for what is overdue."""
+        return min(1.0, self.spec.patience_seconds / 4 or 1.0)
+
     def take(self) -> Item | None:
         """The next item for this reader, or None if nothing is ready."""
         memory = self._memory
         if not self.here:
             return None
-        if self._is_waiting[0] and READY not in memory.status.tobytes():
+        if self._is_waiting[0] and READY not in memory.status.tobytes() and not self._is_to_look():
             # Nothing has come since this reader said, under the lock, that it waits: whoever
             # commits next takes that back and rings.
             return None
-        freed = False
         with self._arena.lock(self._lock_name):
             ready = np.flatnonzero((memory.status == READY) & self._mine())
-            for index in ready[np.argsort(memory.ticket[ready])].tolist():
-                if not self._ordered or self._is_next(index):
-                    self._mark_taken(index)
-                    self._check_written(index)
-                    return Item(self, index)
-                if memory.ticket[index] > memory.next_taken[self._reader]:
-                    break
-                sample_order.give_up(memory, index)
-                freed = True
-            if self._ordered:
-                freed |= sample_order.make_room(memory, self._reader)
-            memory.waiting_readers[self._reader] = 1
-            waiting = self._waiting_writers() if freed else ()
-        self._arena.ring(*(self.spec.writers[writer] for writer in waiting))
-        return None
+            ready = ready[np.argsort(memory.ticket[ready])]
+            found, ring = self._in_turn(ready) if self._ordered else (ready[:1], ())
+            if found.size:
+                index = int(found[0])
+                self._mark_taken(index)
+                self._check_written(index)
+            else:
+                memory.waiting_readers[self._reader] = 1
+        self._arena.ring(*ring)
+        return Item(self, index) if found.size else None
 
-    def _is_next(self, index: int) -> bool:
+    def _is_to_look(self) -> bool:
+        """Whether it is time to see if a writer is overdue."""
+        return self.spec.patience_seconds > 0 and time.monotonic() >= self._next_look
+
+    def _in_turn(self, ready: np.ndarray) -> tuple[np.ndarray, Sequence[str]]:
+        """The item of those in `ready` (in the order of their tickets) that is next, if one is; and
+        whom to ring. Under the lock."""
+        memory, reader, writers = self._memory, self._reader, self.spec.writers
+        if ready.size and self._is_next(ready[0]):
+            return ready[:1], ()
+        behind = memory.ticket[ready] < memory.next_taken[reader]
+        for index in ready[behind].tolist():
+            sample_order.give_up(memory, index)
+        freed = sample_claims.waiting_writers(memory) if behind.any() else ()
+        first = ready[~behind][:1]
+        if first.size and self._is_next(first[0]):
+            return first, [writers[writer] for writer in freed]
+        self._next_look = time.monotonic() + self.look_seconds
+        passed = sample_order.pass_over(memory, self.spec, reader)
+        if not (first.size and sample_order.stand_in(memory, reader, int(first[0]))):
+            first = first[:0]
+        # Who waits for newer weights is rung too: a ticket to be had again may do with older ones.
+        opened = passed or first.size > 0
+        return first, writers if opened else [writers[writer] for writer in freed]
+
+    def _is_next(self, index: int | np.integer) -> bool:
         """No older item can come any more."""
         memory = self._memory
         in_order = memory.ticket[index] == memory.next_taken[self._reader]
@@ -267,14 +299,8 @@ class SampleSource:
         with self._arena.lock(self._lock_name):
             memory.taken[self._reader] += 1
             free(memory, self.spec, index, self._reader)
-            waiting = self._waiting_writers()
+            waiting = sample_claims.waiting_writers(memory)
         self._arena.ring(*(self.spec.writers[writer] for writer in waiting))
-
-    def _waiting_writers(self) -> list[int]:
-        """Writers to ring, because there is a free slot now; under the lock."""
-        waiting = np.flatnonzero(self._memory.waiting_writers != 0)
-        self._memory.waiting_writers[waiting] = 0
-        return list(waiting.tolist())
 
     def acknowledge(self, count: int) -> None:
         """Counts released items as consumed, after the update that used them."""

@@ -3,16 +3,30 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from srl.streams.sample_memory import FREE, GRANTED, LEFT, LOST, READY, WRITING, SampleMemory
+from srl.streams.sample_memory import (
+    FREE,
+    GRANTED,
+    LATE,
+    LEFT,
+    LOST,
+    READY,
+    TOO_LATE,
+    WRITING,
+    SampleMemory,
+)
 
 if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
 
 Blocked = Literal["slots", "policy_age"]
+_USUAL_CHANGE = 1.25
+"""What is usual for a writer changes by this factor at most with each fragment: one that took very
+long says little about the next."""
 
 
 def claim_free(
@@ -33,6 +47,8 @@ def claim_free(
     memory.status[index] = WRITING
     memory.num_returned[0] = num_returned
     memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
+    if spec.patience_seconds:
+        memory.since[index] = time.monotonic_ns()
     return index
 
 
@@ -51,6 +67,8 @@ def claim_granted(
     if newest_version < oldest_version(memory, spec, int(memory.ticket[index])):
         return "policy_age"
     memory.status[index] = WRITING
+    if spec.patience_seconds:
+        memory.since[index] = time.monotonic_ns()
     return index
 
 
@@ -84,10 +102,43 @@ def commit(
     if not memory.granted[0]:
         # Elsewhere its owner counts it, once it is there.
         memory.produced[memory.writer[index]] += 1
+        if spec.patience_seconds:
+            _note_seconds(memory, index)
+        if memory.ticket[index] == LATE and not _find_place(memory, spec, index):
+            memory.dropped[TOO_LATE] += 1
+            memory.status[index] = FREE
+            return [spec.writers[writer] for writer in waiting_writers(memory)]
     memory.status[index] = READY
     waiting = np.flatnonzero(memory.waiting_readers != 0)
     memory.waiting_readers[waiting] = 0
     return [spec.readers[reader] for reader in waiting]
+
+
+def waiting_writers(memory: SampleMemory) -> list[int]:
+    """Writers to ring, because there is a free slot now."""
+    waiting = np.flatnonzero(memory.waiting_writers != 0)
+    memory.waiting_writers[waiting] = 0
+    return list(waiting.tolist())
+
+
+def _note_seconds(memory: SampleMemory, index: int) -> None:
+    writer = memory.writer[index]
+    seconds = max(1e-3, (time.monotonic_ns() - int(memory.since[index])) / 1e9)
+    usual = float(memory.usual[writer]) or seconds
+    memory.usual[writer] = min(max(seconds, usual / _USUAL_CHANGE), usual * _USUAL_CHANGE)
+
+
+def _find_place(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
+    """Gives the fragment of a writer that was overdue the next ticket, unless it is too old."""
+    ticket, num_returned = next_ticket(memory)
+    item, steps = memory.items[index], slice(spec.trajectory.burn_in, memory.length[index] - 1)
+    versions = item.policy_version[steps][item.acted[steps]]
+    if versions.size and versions.min() < oldest_version(memory, spec, ticket):
+        return False
+    memory.ticket[index] = ticket
+    memory.num_returned[0] = num_returned
+    memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
+    return True
 
 
 def hand_back(memory: SampleMemory, writer: int, *, died: bool) -> int:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
 """The last three only where slots are granted by another host: granted and not begun; given back
 by a writer that left; given back for one that died."""
-WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST = range(4)
-DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost")
+WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST, TOO_LATE = range(5)
+DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost", "too late")
+LATE = -1
+"""In place of the ticket of a slot whose writer is overdue: it gets another when it comes."""
 
 
 class SampleMemory:
@@ -32,6 +34,8 @@ class SampleMemory:
             "ticket": Shape((slots,), "int64"),
             "length": Shape((slots,), "int64"),
             "env_steps": Shape((slots,), "int64"),
+            "since": Shape((slots,), "int64"),
+            "usual": Shape((len(spec.writers),), "float64"),
             "next_ticket": Shape((1,), "int64"),
             "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
             "open_from": Shape((max(1, len(spec.readers)),), "int64"),
@@ -72,13 +76,18 @@ class SampleMemory:
     ticket: np.ndarray
     length: np.ndarray
     env_steps: np.ndarray
+    since: np.ndarray
+    """When it was claimed, in nanoseconds of this host's clock, where writers may be overdue."""
+    usual: np.ndarray
+    """Seconds that a fragment of each writer usually takes there; 0 before its first one."""
     next_ticket: np.ndarray
     next_taken: np.ndarray
     """The ticket that each reader takes next, where tickets are taken in turn."""
     open_from: np.ndarray
     """The first ticket that it has not acknowledged, there."""
     returned: np.ndarray
-    """Tickets of fragments that died with their writer or reader, to be handed out again."""
+    """Tickets that nobody writes, to be handed out again: their writer or reader died, or is
+    overdue."""
     num_returned: np.ndarray
     base_version: np.ndarray
     """The version at which the first batch would have been consumed."""

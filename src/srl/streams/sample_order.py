@@ -1,22 +1,30 @@
-"""A reader that takes tickets in turn, and what becomes of those that are lost.
+"""A reader that takes tickets in turn, and what becomes of those that are lost or late.
 
 Where policy age is bounded, a stream's reader takes tickets in the order of their numbers. Those of
-a reader that died are handed out again, so every batch is made of the same tickets whatever
-happens; and a reader that has fallen behind those of other streams gives up what belongs to a batch
-that is over.
+a reader or writer that died are handed out again, so every batch is made of the same tickets
+whatever happens; so is that of a writer that is overdue, which gets another one when it comes. What
+is ready meanwhile stands in for them. A reader that has fallen behind those of other streams gives
+up what belongs to a batch that is over.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from srl.streams import sample_claims
-from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
+from srl.streams.sample_memory import FREE, LATE, OUT_OF_TURN, WRITING, SampleMemory
 
 if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
+
+USUAL_TIMES = 4.0
+"""A writer is overdue after so many times what a fragment of its own usually takes, but not before
+the stream's patience is over ..."""
+FIRST_TIMES = 10.0
+"""... and with its first one, of which nothing is known, after so many times that patience."""
 
 
 def is_ordered(spec: SampleSpec) -> bool:
@@ -27,7 +35,8 @@ def is_ordered(spec: SampleSpec) -> bool:
 def put_back(memory: SampleMemory, tickets: np.ndarray) -> None:
     """Notes tickets that are to be handed out again; under the lock."""
     count = int(memory.num_returned[0])
-    known = np.unique(np.concatenate([memory.returned[:count], tickets]))[: memory.returned.size]
+    tickets = np.concatenate([memory.returned[:count], tickets[tickets != LATE]])
+    known = np.unique(tickets)[: memory.returned.size]
     # In the order in which they are handed out again: the oldest ticket last.
     memory.returned[: known.size] = known[::-1]
     memory.num_returned[0] = known.size
@@ -65,10 +74,7 @@ def skip_to(memory: SampleMemory, reader: int, first: int) -> None:
     """Lets a reader go on at a ticket, if it is not there yet; under the lock."""
     memory.next_taken[reader] = max(int(memory.next_taken[reader]), first)
     memory.next_ticket[0] = max(int(memory.next_ticket[0]), first)
-    tickets = memory.returned[: int(memory.num_returned[0])].copy()
-    kept = tickets[tickets >= first]
-    memory.returned[: kept.size] = kept
-    memory.num_returned[0] = kept.size
+    _keep_returned_from(memory, first)
 
 
 def give_up(memory: SampleMemory, index: int) -> None:
@@ -77,20 +83,49 @@ def give_up(memory: SampleMemory, index: int) -> None:
     memory.status[index] = FREE
 
 
-def make_room(memory: SampleMemory, reader: int) -> bool:
-    """Frees a slot for the ticket that a reader waits for, if that has none to be written into.
+def pass_over(memory: SampleMemory, spec: SampleSpec, reader: int) -> bool:
+    """Puts back the ticket that a reader waits for, if its writer is overdue; under the lock.
 
-    It was handed out before and lost with a reader; meanwhile later ones took every slot. The
-    latest of those makes room, and its ticket is handed out again in its turn. Under the lock.
+    The writer keeps its slot, which is nobody else's before its death is certain.
     """
-    if FREE in memory.status.tobytes():
+    if not spec.patience_seconds:
         return False
-    if memory.next_taken[reader] not in memory.returned[: int(memory.num_returned[0])]:
+    held = np.flatnonzero((memory.status == WRITING) & (memory.ticket == memory.next_taken[reader]))
+    if not held.size or not is_overdue(memory, spec, int(held[0])):
         return False
-    waiting = np.flatnonzero((memory.status == READY) & (memory.reader == -1))
-    if not waiting.size:
-        return False
-    index = int(waiting[np.argmax(memory.ticket[waiting])])
-    put_back(memory, memory.ticket[index : index + 1])
-    give_up(memory, index)
+    put_back(memory, memory.ticket[held])
+    memory.ticket[held] = LATE
     return True
+
+
+def is_overdue(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
+    """Whether a slot has been written for far longer than its writer usually takes."""
+    usual = float(memory.usual[memory.writer[index]])
+    patience = max(spec.patience_seconds, USUAL_TIMES * usual)
+    if not usual:
+        patience = FIRST_TIMES * spec.patience_seconds
+    return time.monotonic_ns() - int(memory.since[index]) > patience * 1e9
+
+
+def stand_in(memory: SampleMemory, reader: int, index: int) -> bool:
+    """Lets a later item have the ticket that a reader waits for, if nobody is writing that one;
+    under the lock.
+
+    It is only younger there than it might be, and its own ticket is handed out again.
+    """
+    ticket = int(memory.next_taken[reader])
+    if ticket not in memory.returned[: int(memory.num_returned[0])]:
+        return False
+    # In this order a ticket may be there twice if the reader dies meanwhile, but it is never lost.
+    put_back(memory, memory.ticket[index : index + 1])
+    memory.ticket[index] = ticket
+    _keep_returned_from(memory, ticket + 1)
+    return True
+
+
+def _keep_returned_from(memory: SampleMemory, first: int) -> None:
+    """Forgets tickets to be handed out that no reader waits for any more."""
+    tickets = memory.returned[: int(memory.num_returned[0])].copy()
+    kept = tickets[tickets >= first]
+    memory.returned[: kept.size] = kept
+    memory.num_returned[0] = kept.size

@@ -76,7 +76,7 @@ class TrainerWorker(Worker):
         self._training = BatchBuilder(spec.trajectory, spec.items_per_batch)
         self._holds = False
         """Whether it has what this run has learned, or only what it started with."""
-        self._wait = Wait("samples")
+        self._wait = Wait("samples", source.look_seconds)
         self._wait_others = Wait("workers")
 
     @classmethod
