@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,4 +159,23 @@ class OnceHangingEnv(ScriptedEnv):
         if self.num_steps == self.at_step and not self.mark.exists():
             self.mark.touch()
             time.sleep(3600.0)
+        return super().step(action)
+
+
+class OnceStallingEnv(ScriptedEnv):
+    """Stalls at a step of its life until a file is there, but only the first one to come there
+    does. It leaves its process's number in a file."""
+
+    def __init__(self, *, mark: str, at_step: int = 400) -> None:
+        super().__init__()
+        self.mark, self.at_step, self.num_steps = Path(mark), at_step, 0
+
+    def step(self, action: Any) -> Any:
+        self.num_steps += 1
+        if self.num_steps == self.at_step:
+            with suppress(FileExistsError), self.mark.open("x") as file:
+                file.write(f"{os.getpid()}\n")
+                file.flush()
+                while not self.mark.with_suffix(".over").exists():
+                    time.sleep(0.05)
         return super().step(action)
