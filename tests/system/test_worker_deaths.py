@@ -24,7 +24,7 @@ def assert_books_add_up(run_dir: Path) -> dict[str, float]:
     at = "samples.default."
     books = {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
     # What died with its writer was never committed.
-    reasons = ("reader died", "out of turn", "host lost")
+    reasons = ("reader died", "out of turn", "host lost", "too late")
     dropped = sum(books[f"dropped.{reason}"] for reason in reasons)
     assert books["produced"] == books["consumed"] + dropped + books["in_flight"]
     assert books["consumed"] > 0
