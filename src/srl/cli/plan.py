@@ -47,7 +47,7 @@ def _plan(args: argparse.Namespace) -> int:
         output = Path(args.output)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(draw_plan(plan))
+            output.write_text(draw_plan(plan, where))
         except OSError as error:
             raise ConfigError(f"--output: cannot write {output} ({error.strerror}).") from None
         print(f"\ndrawing  {output}")

@@ -1,4 +1,5 @@
-"""A plan as a drawing: a box for each kind of process, an arrow for each stream between them.
+"""A plan as a drawing: a box for each kind of process, an arrow for each stream between them, and a
+frame around what is on one host where there are several.
 
 Three columns: who steps environments, who answers or works in between, who trains. Streams that
 pass a column get a lane of their own in it, so that no arrow crosses a box.
@@ -7,15 +8,20 @@ pass a column get a lane of their own in it, so that no arrow crosses a box.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from xml.sax.saxutils import escape
 
 from srl.cli.plan_facts import envs_text, num_parameters, shared_bytes, size_text
 from srl.cli.plan_flows import Flow, find_flows, inner_flows
+from srl.launch.places import HOME
 from srl.workers.wiring import Plan, WorkerPlan
 
 BOX_WIDTH, GAP_X, GAP_Y, MARGIN = 250, 190, 26, 32
 HEAD, ROW, LANE, LABEL, TITLE = 40, 40, 50, 40, 74
+FRAME_TOP, FRAME = 38, 12
+"""What a host's frame is wider than its boxes: above, where its name is, and elsewhere."""
 COLOURS = {"sample": "#0072B2", "inference": "#009E73", "weights": "#D55E00"}
 _TINTS = {"actor": "#E3F0F9", "policy": "#E2F4EE", "trainer": "#FBE9DD", "evaluator": "#F5E8F0"}
 _OTHER_TINT = "#EFEFEF"
@@ -37,17 +43,25 @@ class _Node:
     y: float = 0.0
     processes: list[str] = field(default_factory=list)
     workers: list[WorkerPlan] = field(default_factory=list)
+    host: str = ""
+    """Where it is, in words; empty where there is only one host."""
     flow: Flow | None = None
+
+    def is_like(self, other: _Node) -> bool:
+        """Whether both hold the same groups of workers, on different hosts."""
+        return {w.group for w in self.workers} == {w.group for w in other.workers}
 
     @property
     def middle(self) -> float:
         return self.y + self.height / 2
 
 
-def draw_plan(plan: Plan) -> str:
-    """The drawing as SVG text."""
-    nodes = _nodes(plan)
+def draw_plan(plan: Plan, where: Mapping[str, str]) -> str:
+    """The drawing as SVG text; `where` is the host of each process."""
+    nodes = _nodes(plan, _host_names(plan, where))
     flows = find_flows(plan, {p: node.key for node in nodes.values() for p in node.processes})
+    # That trainers on several hosts hear of each other's weights is left out.
+    flows = [flow for flow in flows if not nodes[flow.source].is_like(nodes[flow.target])]
     columns: list[list[_Node]] = [[], [], []]
     for node in nodes.values():
         columns[node.column].append(node)
@@ -61,6 +75,7 @@ def draw_plan(plan: Plan) -> str:
     _make_room(flows, nodes)
     size = _place(columns)
     parts = [_title(plan, size[0])]
+    parts += [_frame(host, boxes) for column in columns for host, boxes in _runs(column) if host]
     parts += _arrows(flows, nodes, lanes)
     parts += [_box(plan, node) for node in nodes.values()]
     parts.append(_legend(size, {flow.kind for flow in flows}))
@@ -74,14 +89,39 @@ def draw_plan(plan: Plan) -> str:
     )
 
 
-def _nodes(plan: Plan) -> dict[str, _Node]:
-    """Processes that host the same groups of workers are one box."""
-    found: dict[str, _Node] = {}
+def _host_names(plan: Plan, where: Mapping[str, str]) -> dict[str, str]:
+    """What the frame around each process says. Hosts that hold the same groups share one."""
+    holds: dict[str, set[str]] = {}
     for process, workers in plan.processes.items():
-        key = "+".join(sorted({worker.group for worker in workers}))
+        holds.setdefault(where[process], set()).update(worker.group for worker in workers)
+    if len(holds) == 1:
+        return dict.fromkeys(plan.processes, "")
+    alike: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
+    for host, groups in holds.items():
+        alike.setdefault((host == HOME, tuple(sorted(groups))), []).append(host)
+    names = {host: _together(hosts) for hosts in alike.values() for host in hosts}
+    return {process: names[where[process]] for process in plan.processes}
+
+
+def _together(hosts: list[str]) -> str:
+    if len(hosts) == 1:
+        return f"host {hosts[0]}"
+    if len(hosts) == 2:
+        return f"hosts {hosts[0]}, {hosts[1]}"
+    return f"hosts {hosts[0]} … {hosts[-1]} ({len(hosts)})"
+
+
+def _nodes(plan: Plan, hosts: dict[str, str]) -> dict[str, _Node]:
+    """Processes that hold the same groups of workers, on hosts that do, are one box."""
+    found: dict[str, _Node] = {}
+    for process in sorted(plan.processes, key=lambda process: hosts[process]):
+        workers = plan.processes[process]
+        key = "+".join((*sorted({worker.group for worker in workers}), hosts[process]))
         if key not in found:
-            rows = len(workers) + len(inner_flows(plan, process))
-            found[key] = _Node(key, _column(workers), HEAD + ROW * rows + 6, workers=workers)
+            rows, column = len(workers) + len(inner_flows(plan, process)), _column(workers)
+            found[key] = _Node(
+                key, column, HEAD + ROW * rows + 6, workers=workers, host=hosts[process]
+            )
         found[key].processes.append(process)
     return found
 
@@ -104,16 +144,30 @@ def _make_room(flows: list[Flow], nodes: dict[str, _Node]) -> None:
 
 def _place(columns: list[list[_Node]]) -> tuple[float, float]:
     """Puts every box in its place; returns the size of the drawing."""
-    heights = [sum(n.height for n in column) + GAP_Y * (len(column) - 1) for column in columns]
-    tallest = max(heights)
-    for number, (column, height) in enumerate(zip(columns, heights, strict=True)):
-        y = TITLE + (tallest - height) / 2
+    tallest = max(_stack(column, 0.0) for column in columns)
+    for number, column in enumerate(columns):
+        _stack(column, TITLE + (tallest - _stack(column, 0.0)) / 2)
         for node in column:
             node.x = MARGIN + number * (BOX_WIDTH + GAP_X)
-            node.y = y
-            y += node.height + GAP_Y
     width = 2 * MARGIN + len(columns) * BOX_WIDTH + (len(columns) - 1) * GAP_X
     return max(width, 560.0), TITLE + tallest + 56
+
+
+def _runs(column: list[_Node]) -> list[tuple[str, list[_Node]]]:
+    """The boxes of a column, host by host."""
+    return [(host, list(boxes)) for host, boxes in groupby(column, key=lambda node: node.host)]
+
+
+def _stack(column: list[_Node], top: float) -> float:
+    """Puts the boxes of a column below each other, from `top` on; returns the height of all."""
+    y = top
+    for host, boxes in _runs(column):
+        y += FRAME_TOP if host else 0
+        for node in boxes:
+            node.y = y
+            y += node.height + GAP_Y
+        y += FRAME if host else 0
+    return y - GAP_Y - top
 
 
 # -- arrows ----------------------------------------------------------------------------------------
@@ -203,7 +257,17 @@ def _label(flow: Flow, x: float, y: float) -> str:
     )
 
 
-# -- boxes -----------------------------------------------------------------------------------------
+# -- hosts and boxes -------------------------------------------------------------------------------
+
+
+def _frame(host: str, boxes: list[_Node]) -> str:
+    x, y = boxes[0].x - FRAME, boxes[0].y - FRAME_TOP
+    height = boxes[-1].y + boxes[-1].height + FRAME - y
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{BOX_WIDTH + 2 * FRAME}" height="{height:.1f}" '
+        'rx="14" fill="#F3F5F9" stroke="#888" stroke-dasharray="3 3"/>'
+        f'<text class="h" x="{x + FRAME:.1f}" y="{y + 19:.1f}">{escape(host)}</text>'
+    )
 
 
 def _box(plan: Plan, node: _Node) -> str:
