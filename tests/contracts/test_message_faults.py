@@ -25,7 +25,7 @@ from srl.streams.sample import SampleSink, SampleSource, Slot
 from srl.streams.sample_books import ledger, reclaim_writer
 
 FAULTS = ("drop", "double", "delay", "cut")
-MOST_SECONDS = 60.0
+MOST_SECONDS = 15.0
 """Of the gates' time that anything may take."""
 
 

@@ -199,9 +199,10 @@ class Asking:
             asked = self._asked[lane]
             self._forget(lane)
             self._relay.memory.version[lane] = versions[lane]
-            took = now - asked.since
-            self._seconds[host] = 0.9 * self._seconds.get(host, took) + 0.1 * took
-            self._post.counters.add("wait_requests_ns", int(took * 1e9))
+            if host == asked.host:
+                took = now - asked.timer.sent
+                self._seconds[host] = 0.9 * self._seconds.get(host, took) + 0.1 * took
+            self._post.counters.add("wait_requests_ns", int((now - asked.since) * 1e9))
         self._relay.answer(wanted)
 
 

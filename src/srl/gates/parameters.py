@@ -28,6 +28,8 @@ from srl.services.parameters import ParameterReader, ParameterWriter
 PART_BYTES = 1 << 18
 WINDOW = 8
 """Parts on their way to one host."""
+PART_SECONDS = (2.0, 3.0)
+"""A part is sent again after so long, for the first time and later."""
 MAX_SNAPSHOTS = 4
 """Versions of which parts are on their way at the same time, to hosts of different speed."""
 LOOK_SECONDS = 0.25
@@ -179,7 +181,7 @@ class Spreading:
         while len(transfer.timers) < WINDOW and transfer.next < self._parts:
             if not self._send(host, transfer.snapshot, transfer.next):
                 return
-            transfer.timers[transfer.next] = Timer(now, 2.0)
+            transfer.timers[transfer.next] = Timer(now, *PART_SECONDS)
             transfer.next += 1
 
     def _send(self, host: str, snapshot: _Snapshot, part: int) -> bool:

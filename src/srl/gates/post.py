@@ -92,19 +92,21 @@ def one_of(known: Sequence[_Known], number: int) -> _Known:
 class Timer:
     """When to send something again: later each time, for as long as nothing is heard."""
 
-    __slots__ = ("_most", "_seconds", "due", "since")
+    __slots__ = ("_most", "_seconds", "due", "sent")
 
     def __init__(
         self, now: float, seconds: float = RESEND_SECONDS, most: float = MAX_RESEND_SECONDS
     ) -> None:
         self._seconds = seconds
         self._most = most
-        self.since = now
+        self.sent = now
+        """When it was last sent."""
         self.due = now + seconds
 
     def again(self, now: float) -> None:
         """It was sent once more."""
         self._seconds = max(self._seconds, min(2 * self._seconds, self._most))
+        self.sent = now
         self.due = now + self._seconds
 
 

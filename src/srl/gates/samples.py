@@ -26,9 +26,11 @@ from srl.streams.sample_memory import LOST, READY
 
 ASK_SECONDS = 1.0
 """A writer that waits is mentioned again so often."""
-FRAGMENT_SECONDS = (2.0, 10.0, 30.0)
-"""Fragments are large, and links may be slow: they get more time than other messages. At least and
-at most before one is sent again for the first time, and at most later."""
+FIRST_SECONDS = (2.0, 10.0)
+LATER_SECONDS = (4.0, 30.0)
+"""Fragments are large, and links may be slow: they get more time than other messages, four times as
+long as they usually take before one is sent again for the first time, and up to eight times later.
+At least and at most."""
 
 
 @dataclass(slots=True)
@@ -143,8 +145,8 @@ class Borrowing:
             loan.timer.again(now)
         else:
             loan.told = True
-            least, first, most = FRAGMENT_SECONDS
-            loan.timer = Timer(now, min(max(least, 4 * self._seconds), first), most)
+            first = _between(4 * self._seconds, *FIRST_SECONDS)
+            loan.timer = Timer(now, first, _between(8 * self._seconds, *LATER_SECONDS))
 
     def grant(self, host: str, message: Grant) -> None:
         """A slot was granted: its writer finds it, or the owner gets it back."""
@@ -178,7 +180,7 @@ class Borrowing:
             return
         del self._loans[message.lease]
         self._over.append(message.lease)
-        self._seconds = 0.9 * self._seconds + 0.1 * (self._post.clock() - loan.timer.since)
+        self._seconds = 0.9 * self._seconds + 0.1 * (self._post.clock() - loan.timer.sent)
         self._end.free(loan.slot)
 
 
@@ -318,3 +320,7 @@ class Lending:
             self._post.counters.add("stale")
             return None
         return loan
+
+
+def _between(seconds: float, least: float, most: float) -> float:
+    return min(max(least, seconds), most)
