@@ -6,12 +6,18 @@ environment would step, without using a core, asks for actions of its rows, and 
 16 ticks, so every message that a thousand actors would send is sent. The clients of a host live in
 one process.
 
-Measures: processor time of the gates for each message, fragment and weight update, from the gates'
-own counters; how long a request takes; how many bytes a weight update sends; and, by themselves,
-what a heartbeat of a worker and a look of the controller at all workers cost. Leaves out:
-environments, networks, encryption hardware, and real network cards.
+Then the head of a run, as `srl train` has it, holds a thousand and three thousand workers on hosts
+of a hundred (`scale_head.py`): their agents are real on the wire, and the workers rows of their
+beats.
 
-    python benchmarks/bench_scale.py [--clients 1000] [--latency 1.0] [--seconds 15] [--write]
+Measures: processor time of the gates for each message, fragment and weight update, from the gates'
+own counters; how long a request takes; how many bytes a weight update sends; and of the head the
+time to start all workers, its share of a core and what that goes to, what a worker's heartbeat
+costs, and what it takes until all hosts know that one has moved. Leaves out: environments,
+networks, encryption hardware, and real network cards.
+
+    python benchmarks/bench_scale.py [--clients 1000] [--latency 1.0] [--workers 1000 3000]
+        [--write]
 """
 
 from __future__ import annotations
@@ -24,27 +30,22 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import psutil
 from results import write_result
+from scale_head import PER_HOST, head_costs
 
-from srl.arena.arena import HeapArena
 from srl.arena.shm import GATE, Bell, RunFolder, ShmArena, bump_placement, make_bell
 from srl.data.records import InferenceReply, Snapshot
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
 from srl.gates.counters import GateCounters
 from srl.gates.post import GatePlan, Samples, Weights
-from srl.launch.control import Beat, Row
-from srl.launch.controller import Controller
 from srl.launch.gate import GateOrders
 from srl.net.peers import Peer, Peers, read_gate_up, write_peers
-from srl.services.board import Board
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
@@ -310,43 +311,6 @@ def update(
     }
 
 
-# -- what the controller does ------------------------------------------------------------------
-
-
-def control(workers: int) -> dict[str, float]:
-    """Costs of heartbeats and of looking at every worker."""
-    names = tuple(f"actor/{i}" for i in range(workers))
-    here, there = Board(HeapArena(), names), Board(HeapArena(), names)
-    for name in names:
-        there.rows[name].enter("running")
-
-    def beat() -> None:
-        rows = tuple(Row(name, 0, there.rows[name].dump()) for name in names)
-        data = msgspec.msgpack.encode(Beat(now_ns=time.monotonic_ns(), rows=rows))
-        for row in msgspec.msgpack.decode(data, type=Beat).rows:
-            here.rows[row.worker].load(row.cells, 0)
-
-    plan = SimpleNamespace(
-        workers=[
-            SimpleNamespace(name=name, trains=(), group="actor", process=name) for name in names
-        ]
-    )
-    looker = SimpleNamespace(plan=plan, board=here)
-    return {
-        "us for a worker's heartbeat, both ends": _best(beat) / workers * 1e6,
-        "us for a look at a worker": _best(lambda: Controller.times(looker)) / workers * 1e6,  # type: ignore[arg-type]
-    }
-
-
-def _best(call: Callable[[], object]) -> float:
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
 def measure(options: argparse.Namespace) -> dict[str, float]:
     plan = plan_of(options.clients)
     hosts: list[Host] = []
@@ -371,7 +335,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         found |= messages(hub, hosts[1:], options.seconds)
         lines = [host.player.stdout.readline() for host in hosts[1:]]  # type: ignore[union-attr]
         found["ms for a request, median"] = 1e3 * max(json.loads(line)[0] for line in lines)
-        return found | control(options.clients)
+        return found
     finally:
         for host in hosts:
             host.close()
@@ -382,6 +346,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=1.0, help="seconds of a step")
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1000, 3000])
     parser.add_argument("--write", action="store_true", help="write the table into results/")
     parser.add_argument("--role", choices=("play", "serve"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -392,6 +357,7 @@ def main() -> None:
     if options.role == "serve":
         return serve(options.folder, options.clients)
     found = measure(options)
+    heads = {workers: head_costs(workers, options.seconds) for workers in options.workers}
     lines = [
         f"{options.clients} clients of {ROWS} rows on {HOSTS} hosts, a step of "
         f"{options.latency:g} s, fragments of {TICKS} ticks.",
@@ -399,11 +365,25 @@ def main() -> None:
         "| what | measured |",
         "|---|---|",
         *(f"| {name} | {value:,.4g} |" for name, value in found.items()),
+        "",
+        f"The head, with hosts of {PER_HOST} workers and one for trainer and policy worker.",
+        "",
+        *_table(heads),
     ]
     print("\n".join(lines))
     if options.write:
         print(write_result("scale", __doc__, lines))
-    print(json.dumps(found))
+    print(json.dumps({**found, "heads": heads}))
+
+
+def _table(heads: dict[int, dict[str, float]]) -> list[str]:
+    """A column for each number of workers."""
+    rows = [
+        "| " + " | ".join([name, *(f"{found[name]:,.3g}" for found in heads.values())]) + " |"
+        for name in next(iter(heads.values()))
+    ]
+    names = " | ".join(f"{workers:,} workers" for workers in heads)
+    return [f"| what | {names} |", "|---" * (len(heads) + 1) + "|", *rows]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import logging
 import os
 import select
 import subprocess
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import zmq
@@ -55,10 +57,11 @@ from srl.launch.signals import StopSignals
 from srl.launch.stay import BEAT_SECONDS
 from srl.launch.wake import Wake
 from srl.net.keys import load_join_key
-from srl.net.peers import Peer, Peers, read_peers, write_peers
+from srl.net.peers import read_peers, write_peers
 from srl.net.sockets import Wire
 from srl.recipes.classic import cartpole
 from srl.services.board import Board
+from srl.streams.sample_memory import SampleMemory
 from srl.workers.wiring import Plan
 
 PER_HOST = 100
@@ -85,6 +88,7 @@ class Agent:
         self.epoch = 0
         self.book_bytes = 0
         self.plan_bytes = 0
+        self.beat_bytes = 0
         self.gates = 0
         self.next_beat = 0.0
         self._name = name
@@ -141,7 +145,9 @@ class Agent:
             row.enter("running")
             rows.append(Row(worker, incarnation, row.dump()))
         beat = Beat(now_ns=time.monotonic_ns(), rows=tuple(rows))
-        self.socket.send(encode(self.channel.state(beat)))
+        data = encode(self.channel.state(beat))
+        self.beat_bytes = len(data)
+        self.socket.send(data)
 
 
 def play_agents(run_dir: Path, hosts: list[str]) -> None:
@@ -170,7 +176,7 @@ def play_agents(run_dir: Path, hosts: list[str]) -> None:
         if 0 in ready:
             if not os.read(0, 1):
                 break
-            agents[0].move_gate()
+            agents[-1].move_gate()
         for agent in agents:
             if agent.socket in ready:
                 agent.hear(members)
@@ -178,12 +184,11 @@ def play_agents(run_dir: Path, hosts: list[str]) -> None:
         epoch = min(agent.epoch for agent in agents)
         if epoch > told:
             told = epoch
-            sent = sum(agent.book_bytes for agent in agents)
             line = {
                 "epoch": epoch,
-                "at": time.monotonic(),
-                "bytes": sent,
+                "books": sum(agent.book_bytes for agent in agents),
                 "plan": agents[0].plan_bytes,
+                "beat": max(agent.beat_bytes for agent in agents),
             }
             print(json.dumps(line), flush=True)
     wire.close()
@@ -227,6 +232,8 @@ class Crowd:
         self.run, self.fleet = run, run.fleet
         assert self.fleet.head is not None
         ends.callback(self.controller.close)
+        # That gates move is what is measured.
+        logging.getLogger("srl").setLevel(logging.ERROR)
         self.wake = ends.enter_context(Wake())
         self.agents = subprocess.Popen(
             [sys.executable, __file__, str(directory.path), HUB, *hosts],
@@ -272,13 +279,13 @@ class Crowd:
     def change(self) -> tuple[float, float, int]:
         """One host's gate is replaced: the head's and all seconds until everyone knows, and the
         bytes of it."""
-        epoch, sent = self.fleet._epoch, self.heard["bytes"]
+        epoch, sent = self.fleet._epoch, self.heard["books"]
         began, spent = time.monotonic(), time.process_time()
         assert self.agents.stdin is not None
         self.agents.stdin.write(b"g")
         self.until(lambda: self.heard["epoch"] > epoch)
         took = time.process_time() - spent
-        return took, time.monotonic() - began, int(self.heard["bytes"] - sent)
+        return took, time.monotonic() - began, int(self.heard["books"] - sent)
 
 
 def _experiment(workers: int, hosts: list[str]) -> Any:
@@ -294,89 +301,110 @@ def _experiment(workers: int, hosts: list[str]) -> Any:
 
 
 def head_costs(workers: int, seconds: float) -> dict[str, float]:
-    """What so many workers cost the head."""
-    at = f"{workers:,} workers: "
+    """What so many workers cost the head, by what it is."""
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
-        began, spent = time.monotonic(), time.process_time()
         crowd = Crowd(workers, folder, ends)
-        planned = time.monotonic()
+        began, spent = time.monotonic(), time.process_time()
         crowd.until(crowd.is_complete)
-        start = {
-            "start: s until all run": time.monotonic() - planned,
-            "start: head's s of a core": time.process_time() - spent,
-            "start: MB of address books": crowd.heard["bytes"] / 1e6,
-            "plan for a host, MB": crowd.heard["plan"] / 1e6,
+        found = {
+            "start: s until all workers run": time.monotonic() - began,
+            "start: s of a core at the head": time.process_time() - spent,
+            "start: address books, MB to all hosts": crowd.heard["books"] / 1e6,
+            "start: plan, MB to each host": crowd.heard["plan"] / 1e6,
         }
-        del began
-        found = start | _steady(crowd, seconds)
-        changes = [crowd.change() for _ in range(10)]
-        found["change: head's ms of a core"] = 1e3 * min(c[0] for c in changes)
-        found["change: ms until all hosts know"] = 1e3 * min(c[1] for c in changes)
-        found["change: kB to all hosts"] = min(c[2] for c in changes) / 1e3
-    return {at + name: value for name, value in found.items()}
+        found |= _steady(crowd, seconds) | _each(crowd, workers)
+        changes = [crowd.change() for _ in range(20)]
+        found |= {
+            "a host's gate moves: ms of a core at the head": 1e3 * min(c[0] for c in changes),
+            "a host's gate moves: ms until all hosts know": 1e3 * min(c[1] for c in changes),
+            "a host's gate moves: kB to all hosts": min(c[2] for c in changes) / 1e3,
+            "a beat of 100 workers, kB": crowd.heard["beat"] / 1e3,
+        }
+        return found | _elsewhere(crowd)
 
 
 def _steady(crowd: Crowd, seconds: float) -> dict[str, float]:
-    """Shares of a core while nothing but beats come."""
+    """Shares of a core while nothing comes but beats."""
     run, fleet = crowd.run, crowd.fleet
-    assert fleet.head is not None
     parts = {
-        "hearing hosts": (fleet.head, "poll"),
-        "what is to be started": (fleet, "_start_waiting"),
+        "beats": (fleet.head, "poll"),
         "address book": (fleet, "_publish"),
         "silent processes": (run, "_kill_silent"),
-        "controller's look": (run._controller, "poll"),
+        "the controller's look": (run._controller, "poll"),
         "status file": (run._status, "step"),
     }
-    meters = {}
-    for name, (owner, attribute) in parts.items():
-        meters[name] = Part(getattr(owner, attribute))
-        setattr(owner, attribute, meters[name])
-    crowd.turns.clear()
-    turns = 0
-    began, spent = time.monotonic(), time.process_time()
-    while time.monotonic() < began + seconds:
-        crowd.turns()
-        turns += 1
-    took, used = time.monotonic() - began, time.process_time() - spent
+    meters = {name: Part(getattr(owner, what)) for name, (owner, what) in parts.items()}
+    with ExitStack() as patches:
+        for name, (owner, what) in parts.items():
+            patches.enter_context(mock.patch.object(owner, what, meters[name]))
+        crowd.turns.clear()
+        began, spent = time.monotonic(), time.process_time()
+        while time.monotonic() < began + seconds:
+            crowd.turns()
+        took, used = time.monotonic() - began, time.process_time() - spent
     found = {
-        "head's share of a core": used / took,
-        "turns per second": turns / took,
-        "longest turn, ms": 1e3 * crowd.turns.longest,
+        "share of a core: the head, all in all": used / took,
+        **{f"share of a core: {name}": meter.seconds / took for name, meter in meters.items()},
     }
-    found |= {f"share for {name}": meter.seconds / took for name, meter in meters.items()}
-    return found | {f"ms at most for {name}": 1e3 * m.longest for name, m in meters.items()}
+    return found | {"longest turn, ms of a core": 1e3 * crowd.turns.longest}
 
 
-def name_costs(workers: int = 1000, hosts: int = 10) -> dict[str, float]:
-    """What it costs to write, on one host, the address book that says where each worker is, and to
-    read it."""
-    processes = tuple(f"actor-{i}" for i in range(workers))
-    book = Peers(
-        own="host-0",
-        peers=tuple(
-            Peer(
-                host=f"host-{i}",
-                address="tcp://127.0.0.1:50000",
-                public_key=40 * "k",
-                processes=processes[i::hosts],
-            )
-            for i in range(hosts)
-        ),
-    )
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        began = time.thread_time()
-        for _ in range(100):
-            write_peers(Path(folder), book)
-        written = time.thread_time()
-        for _ in range(100):
-            read_peers(Path(folder))
-        read = time.thread_time()
+def _each(crowd: Crowd, workers: int) -> dict[str, float]:
+    """Costs of one worker, each the least of many times."""
+    run, hosts = crowd.run, crowd.fleet.head.hosts  # type: ignore[union-attr]
+    name, place = next(item for item in hosts.places.items() if item[0] != HUB)
+    own = [worker for worker, process in hosts._homes.items() if crowd.fleet.where[process] == name]
+    rows = tuple(Row(worker, 0, crowd.controller.board.rows[worker].dump()) for worker in own)
+    data = encode(Packet("", 0, 0, Beat(now_ns=0, rows=rows)))
+
+    def take() -> None:
+        beat = decode(data).message
+        assert isinstance(beat, Beat)
+        hosts._beats[place] = (beat, 0)
+        hosts._take_rows(place)
+
     return {
-        f"us to write an address book of {workers} workers": (written - began) * 1e4,
-        f"us to read an address book of {workers} workers": (read - written) * 1e4,
+        "us for a worker: a beat, at the head": least(take, 50) / len(own) * 1e6,
+        "us for a worker: a look for silence": least(run._kill_silent, 20) / workers * 1e6,
+        "us for a worker: the controller's look": least(run._controller._look, 20) / workers * 1e6,
+        "us for a worker: its line of the status": least(run._status._write, 10) / workers * 1e6,
     }
+
+
+def _elsewhere(crowd: Crowd) -> dict[str, float]:
+    """What other hosts keep, and what a worker's process there is told."""
+    plan, folder = crowd.controller.plan, crowd.fleet.folder.path
+    book = read_peers(folder)
+    assert book is not None
+    stream = next(iter(plan.samples.values())).spec
+    whole = msgspec.json.encode(plan)
+    part = msgspec.json.encode(plan.part("actor-0"))
+    return {
+        "address book of a host: kB": len(msgspec.json.encode(book)) / 1e3,
+        "address book of a host: ms to write": 1e3 * least(lambda: write_peers(folder, book), 10),
+        "address book of a host: ms to read": 1e3 * least(lambda: read_peers(folder), 10),
+        "a worker's sample stream, ms to open": 1e3
+        * least(lambda: SampleMemory(stream, crowd.fleet.arena), 3),
+        "a worker's part of the plan, kB": len(part) / 1e3,
+        "a worker's part of the plan, ms to read": 1e3 * least(_reader(part), 5),
+        "all of the plan, kB": len(whole) / 1e3,
+        "all of the plan, ms to read": 1e3 * least(_reader(whole), 5),
+    }
+
+
+def _reader(data: bytes) -> Callable[[], object]:
+    return lambda: msgspec.json.decode(data, type=Plan)
+
+
+def least(call: Callable[[], object], times: int) -> float:
+    """The least processor time of a call."""
+    spent = []
+    for _ in range(times):
+        began = time.thread_time()
+        call()
+        spent.append(time.thread_time() - began)
+    return min(spent)
 
 
 def main() -> None:

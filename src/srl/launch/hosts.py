@@ -48,7 +48,7 @@ from srl.launch.places import HOME
 from srl.launch.remote_place import RemotePlace
 from srl.net.peers import Peer
 from srl.net.sockets import Listener
-from srl.services.board import Board
+from srl.services.board import Board, BoardRow
 from srl.services.messages import Message as Report
 from srl.services.messages import decode as read_report
 from srl.workers.wiring import Plan, WorkerPlan
@@ -272,13 +272,18 @@ class Hosts:
         beat, shift = self._beats.pop(place, (None, 0))
         if beat is None or self.board is None:
             return
+        rows, data = [], []
         for row in beat.rows:
             known = self.board.rows.get(row.worker)
             if known is None:
                 self._refuse_part(SpecError(f"beat: there is no worker {row.worker!r}."))
             elif place.incarnation_of(self._homes[row.worker]) == row.incarnation:
+                rows.append(known)
+                data.append(row.cells)
+        if not BoardRow.load_all(rows, data, shift):
+            for known, cells in zip(rows, data, strict=True):
                 try:
-                    known.load(row.cells, shift)
+                    known.load(cells, shift)
                 except SpecError as error:
                     self._refuse_part(error)
 

@@ -11,7 +11,7 @@ from srl.arena.arena import HeapArena
 from srl.envs.registry import probe
 from srl.launch.plan import encode_plan, make_plan, settle
 from srl.recipes.classic import cartpole
-from srl.services.board import Board, BoardPart
+from srl.services.board import ROW_BYTES, Board, BoardPart, BoardRow
 from srl.workers.wiring import Plan
 
 
@@ -63,3 +63,24 @@ def test_a_part_of_the_board_is_the_same_rows() -> None:
     assert part.stop
     assert [row.counters()["rows"] for row in whole.rows.values()] == [0, 7, 0]
     assert whole.rows["b"].waits()["slots"] == 5
+
+
+def test_many_rows_are_loaded_as_each_would_be_or_none_is() -> None:
+    there = Board(HeapArena(), ("a", "b"))
+    for number, row in enumerate(there.rows.values()):
+        row.enter("step")
+        row.set("heartbeat_ns", 1_000 + number)
+        row.set("count_rows", number)
+    data = [row.dump() for row in there.rows.values()]
+    each, together = (Board(HeapArena(), ("a", "b")) for _ in range(2))
+    # A clock that is behind, one that is ahead, and one that is far ahead of time itself.
+    for shift in (500, -2_000, -(1 << 61)):
+        for row, cells in zip(each.rows.values(), data, strict=True):
+            row.load(cells, shift)
+        assert BoardRow.load_all(list(together.rows.values()), data, shift)
+        assert [r.dump() for r in together.rows.values()] == [r.dump() for r in each.rows.values()]
+    before = [row.dump() for row in together.rows.values()]
+    for bad in (b"", b"\xff" * (ROW_BYTES - 8), b"\x80" * ROW_BYTES):
+        assert not BoardRow.load_all(list(together.rows.values()), [data[0], bad], 0)
+    assert [row.dump() for row in together.rows.values()] == before
+    assert BoardRow.load_all([], [], 0)
