@@ -65,9 +65,8 @@ compare: $(STAMP) compare-setup  ## Compare speed with the peers on a workload: 
 	$(BIN)/python benchmarks/compare/compare.py $(or $(W),W1a)
 
 soak: $(STAMP)  ## Run the long tests, by hand.
-	@for file in benchmarks/soak_*.py; do \
-	  test -e $$file || { echo "There are no soaks yet."; break; }; \
-	  echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@result=0; for file in benchmarks/soak_*.py; do \
+	  echo "== $$file"; $(BIN)/python $$file || result=$$?; done; exit $$result
 
 clean:  ## Remove what was installed and cached; runs are kept.
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

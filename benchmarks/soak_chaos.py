@@ -4,10 +4,11 @@ trainers, each a process of which one is killed (-9) or stopped (-STOP) every fe
 Each run has its own seed for what is done to whom. It must reach a return of 475, every fragment
 must be accounted for, no reader may see a version go backwards, and no process and no shared memory
 may be left. The longest standstill is the time in which no newer weights were published, start-up
-included; mostly it is the time until a trainer is started again. Leaves out: the death of the
-command itself, and several machines.
+included; mostly it is the time until a trainer is started again. In the layout `remote` actors and
+policy workers are on hosts of their own (folders of this machine), and gates and agents are killed,
+too. Leaves out: the death of the command itself, and several machines.
 
-    python benchmarks/soak_chaos.py [--runs 20] [--seed 1] [--seconds 2 5]
+    python benchmarks/soak_chaos.py [--runs 20] [--remote 5] [--seed 1] [--seconds 2 5]
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from srl.arena.shm import ROOT_VARIABLE, shm_root
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
 
-from chaos import SETTINGS, Chaos, Versions, books, problems
+from chaos import REMOTE, SETTINGS, Chaos, Versions, books, problems
 from harness import Training, read_summary
+from test_trainer_hosts import Versions as Everywhere
 
 LIMIT_SECONDS = 600.0
 ROOT = shm_root()
@@ -38,6 +40,7 @@ ROOT = shm_root()
 class Outcome:
     """One run."""
 
+    layout: str
     seed: int
     seconds: float
     standstill: float
@@ -51,14 +54,15 @@ class Outcome:
         """Its line in the table."""
         kills = sum("KILL" in strike for strike in self.strikes)
         trainers = sum("trainer" in strike for strike in self.strikes)
+        hosts = sum("gate-" in strike or "agent-" in strike for strike in self.strikes)
         return (
-            f"| {self.seed} | {self.seconds:.0f} | {self.standstill:.0f} | {kills} | "
-            f"{len(self.strikes) - kills} | {trainers} | {self.env_steps:,} | {self.dropped} | "
-            f"{self.lost_updates} | {'; '.join(self.problems) or 'none'} |"
+            f"| {self.layout} | {self.seed} | {self.seconds:.0f} | {self.standstill:.0f} | "
+            f"{kills} | {len(self.strikes) - kills} | {trainers} | {hosts} | {self.env_steps:,} | "
+            f"{self.dropped} | {self.lost_updates} | {'; '.join(self.problems) or 'none'} |"
         )
 
 
-def run(seed: int, pauses: tuple[float, float]) -> Outcome:
+def run(layout: str, seed: int, pauses: tuple[float, float]) -> Outcome:
     """One run to its end."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -66,11 +70,13 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
     ):
         os.environ[ROOT_VARIABLE] = shm
         run_dir = Path(folder) / "run"
-        versions = Versions(Path(shm))
+        remote = layout == "remote"
+        versions, everywhere = Versions(Path(shm)), Everywhere(Path(shm))
         begun = time.monotonic()
-        arguments = ("train", "cartpole", "--run-dir", str(run_dir), "--quiet", *SETTINGS)
+        arguments = ("train", "cartpole", "--run-dir", str(run_dir), "--quiet")
+        arguments += REMOTE if remote else SETTINGS
         training = Training(run_dir, arguments)
-        chaos = Chaos(training, seed, pauses)
+        chaos = Chaos(training, seed, pauses, hosts=remote)
         try:
             ended = chaos.run(LIMIT_SECONDS)
             seconds = time.monotonic() - begun
@@ -80,15 +86,18 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
                 for log in (run_dir / "logs").glob("controller.log"):
                     print(log.read_text(), file=sys.stderr)
                 wrong = ["it failed" if ended else f"it did not end, at version {seen[-1:]}"]
-                return Outcome(seed, seconds, versions.standstill, chaos.done, 0, 0, 0, wrong)
+                return Outcome(
+                    layout, seed, seconds, versions.standstill, chaos.done, 0, 0, 0, wrong
+                )
             wrong = problems(training, chaos, seen, Path(shm))
+            wrong += [f"a version went backwards: {s}" for s in everywhere.stop() if s != sorted(s)]
             summary = read_summary(run_dir)
             kept = books(summary)
             dropped = sum(int(n) for name, n in kept.items() if name.startswith("dropped."))
             lost = int(summary["metrics"]["updates.default.lost"])
             steps = summary["env_steps"]
             return Outcome(
-                seed, seconds, versions.standstill, chaos.done, steps, dropped, lost, wrong
+                layout, seed, seconds, versions.standstill, chaos.done, steps, dropped, lost, wrong
             )
         finally:
             training.kill()
@@ -96,24 +105,27 @@ def run(seed: int, pauses: tuple[float, float]) -> Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=20, help="in the layout shared")
+    parser.add_argument("--remote", type=int, default=5, help="runs in the layout remote")
     parser.add_argument("--seed", type=int, default=1, help="of the first run; the others follow")
     parser.add_argument(
         "--seconds", type=float, nargs=2, default=(2.0, 5.0), help="least and most between strikes"
     )
     options = parser.parse_args()
     outcomes = []
-    for seed in range(options.seed, options.seed + options.runs):
-        outcomes.append(run(seed, tuple(options.seconds)))
+    planned = [("shared", n) for n in range(options.runs)]
+    planned += [("remote", n) for n in range(options.remote)]
+    for layout, number in planned:
+        outcomes.append(run(layout, options.seed + number, tuple(options.seconds)))
         print(outcomes[-1].row(), ", ".join(outcomes[-1].strikes), file=sys.stderr, flush=True)
     failed = [outcome for outcome in outcomes if outcome.problems]
     lines = [
         f"{len(outcomes)} runs, {sum(len(o.strikes) for o in outcomes)} strikes, "
         f"{len(failed)} runs with a problem.",
         "",
-        "| seed | seconds | longest standstill | killed | stopped | of them trainers | env steps | "
-        "fragments dropped | updates lost | problems |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| layout | seed | seconds | longest standstill | killed | stopped | of them trainers | "
+        "of them gates and agents | env steps | fragments dropped | updates lost | problems |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),
     ]
     print(write_result("soak_chaos", __doc__, lines), file=sys.stderr)

@@ -16,13 +16,22 @@ import numpy as np
 import psutil
 from harness import Training, read_summary
 
-SETTINGS = (
-    "--layout", "shared", "--set", "actor.count=4", "--set", "inference.count=2",
+from srl.arena.shm import sweep
+
+_WORKERS = (
+    "--set", "actor.count=4", "--set", "inference.count=2",
     "--set", "trainer.count=2", "--set", "max_restarts=1000", "--set", "silence_seconds=2",
     "--set", "restart_window_seconds=2",
     "--set", "checkpoint.every_seconds=2", "--set", "logging.interval_seconds=0.5",
 )  # fmt: skip
 """4 actors, 2 policy workers and 2 trainers; one that is stopped is soon taken for dead."""
+SETTINGS = ("--layout", "shared", *_WORKERS)
+REMOTE = ("--layout", "remote", *_WORKERS)
+"""The trainers at home, the others on a host each, with a gate on all three."""
+HOSTS_SHARE = 0.3
+"""How often, on several hosts, a gate or an agent is struck rather than a worker."""
+GONE_SECONDS = 10.0
+"""How long the workers of an agent that was killed may take to end by themselves."""
 
 
 class Versions:
@@ -62,10 +71,17 @@ class Versions:
 
 
 class Chaos:
-    """Does something to a random worker now and then, for as long as the run lasts."""
+    """Does something to a random worker now and then, for as long as the run lasts; with `hosts` to
+    gates and agents too, which are killed."""
 
     def __init__(
-        self, training: Training, seed: int, seconds: tuple[float, float], most: int = 1_000_000
+        self,
+        training: Training,
+        seed: int,
+        seconds: tuple[float, float],
+        most: int = 1_000_000,
+        *,
+        hosts: bool = False,
     ) -> None:
         self.done: list[str] = []
         """What was done to whom."""
@@ -74,6 +90,7 @@ class Chaos:
         self._seconds = seconds
         self._most = most
         """It ends after so many."""
+        self.hosts = hosts
 
     def run(self, limit: float) -> bool:
         """Returns when the run has ended (True), or after the limit."""
@@ -90,13 +107,33 @@ class Chaos:
 
     def _strike(self) -> None:
         workers = self._training.workers()
+        numbers = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)
+        if self.hosts and self._random.random() < HOSTS_SHARE:
+            workers, numbers = gates_and_agents(self._training), (signal.SIGKILL,) * 3
         if not workers:
             return
         name = self._random.choice(sorted(workers))
-        number = self._random.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))
+        number = self._random.choice(numbers)
         with suppress(psutil.Error, ProcessLookupError):
             os.kill(workers[name].pid, number)
             self.done.append(f"{number.name} {name}")
+
+
+def gates_and_agents(training: Training) -> dict[str, psutil.Process]:
+    """What joins the hosts of a run on this machine: `gate-HOST` and `agent-HOST`."""
+    agents, gates, found = {}, [], {}
+    for child in training.seen.values():
+        with suppress(psutil.Error):
+            line = child.cmdline()
+            if "--join" in line:
+                agents[child.pid] = line[line.index("--name") + 1]
+                found[f"agent-{agents[child.pid]}"] = child
+            elif "srl.launch.gate" in line:
+                gates.append(child)
+    for gate in gates:
+        with suppress(psutil.Error):
+            found[f"gate-{agents.get(gate.ppid(), 'home')}"] = gate
+    return found
 
 
 def problems(training: Training, chaos: Chaos, versions: list[int], shm: Path) -> list[str]:
@@ -112,6 +149,12 @@ def problems(training: Training, chaos: Chaos, versions: list[int], shm: Path) -
         found.append(f"the books do not add up: {kept}")
     if versions != sorted(versions):
         found.append(f"a version went backwards: {versions}")
+    if chaos.hosts:
+        # Workers of an agent that was killed end by themselves; its folder the next run removes.
+        end = time.monotonic() + GONE_SECONDS
+        while training.survivors() and time.monotonic() < end:
+            time.sleep(0.1)
+        sweep(shm)
     if training.survivors():
         found.append(f"processes are left: {training.survivors()}")
     if list(shm.iterdir()):

@@ -48,9 +48,14 @@ class Versions:
                 if cells[0] <= done + 1 and (not seen or version != seen[-1]):
                     seen.append(version)
 
-    def assert_monotone(self) -> None:
+    def stop(self) -> list[list[int]]:
+        """What was seen on each host, in order."""
         self._over.set()
         self._thread.join()
+        return list(self.seen.values())
+
+    def assert_monotone(self) -> None:
+        self.stop()
         assert sum(len(seen) > 2 for seen in self.seen.values()) >= 2, "on several hosts"
         for seen in self.seen.values():
             assert seen == sorted(seen)
