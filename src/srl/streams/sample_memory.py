@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from srl.arena.arena import Arena
 from srl.data.layout import Shape, layout_bytes, layout_views
+from srl.data.records import Trajectory
+from srl.data.trajectory import TrajectorySpec
 
 if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
@@ -19,6 +22,31 @@ WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST, TOO_LATE = range(5)
 DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost", "too late")
 LATE = -1
 """In place of the ticket of a slot whose writer is overdue: it gets another when it comes."""
+
+
+class Items(Sequence[Trajectory]):
+    """Slots as trajectories, each made when it is first looked at: of thousands of slots most ends
+    see a few."""
+
+    def __init__(self, spec: TrajectorySpec, raw: list[np.ndarray]) -> None:
+        self._spec = spec
+        self._raw = raw
+        self._made: list[Trajectory | None] = [None] * len(raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, index: int) -> Trajectory: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Trajectory]: ...
+    def __getitem__(self, index: int | slice) -> Trajectory | list[Trajectory]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        made = self._made[index]
+        if made is None:
+            made = self._made[index] = self._spec.views(self._raw[index])
+        return made
 
 
 class SampleMemory:
@@ -56,15 +84,13 @@ class SampleMemory:
             "anew": Shape((3,), "int64"),
         }
         header = layout_bytes(shapes)
-        size = -(-spec.trajectory.nbytes // 4096) * 4096
+        nbytes = spec.trajectory.nbytes
+        size = -(-nbytes // 4096) * 4096
         region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
         for name, view in layout_views(shapes, region[:header]).items():
             setattr(self, name, view)
-        self.raw = [
-            region[header + i * size : header + i * size + spec.trajectory.nbytes]
-            for i in range(slots)
-        ]
-        self.items = [spec.trajectory.views(slot) for slot in self.raw]
+        self.raw = [region[header + i * size : header + i * size + nbytes] for i in range(slots)]
+        self.items = Items(spec.trajectory, self.raw)
 
     status: np.ndarray
     writer: np.ndarray
