@@ -159,6 +159,8 @@ class FragmentWriter:
         self.tick = 0
         self._slot: Trajectory | None = None
         self._fresh = True
+        self._all_acted = False
+        """Whether every row acted at this tick, for certain."""
         self._last_acted = np.full(spec.rows, -1, np.int64)
         self._arange = np.arange(spec.rows)
         self._state_at_action = tree_map(
@@ -230,6 +232,7 @@ class FragmentWriter:
         """
         slot, arrays = self.slot, self._arrays
         self._reward(step.reward)
+        self._all_acted = step.quiet
         observed = leaves(step.obs)
         if self._fresh:
             self._first_frames(observed)
@@ -296,7 +299,10 @@ class FragmentWriter:
     def _reward(self, reward: np.ndarray) -> None:
         slot = self.slot
         if not self.spec.turn_based:
-            np.copyto(slot.reward[self.tick], reward, where=slot.acted[self.tick])
+            if self._all_acted:
+                slot.reward[self.tick] = reward
+            else:
+                np.copyto(slot.reward[self.tick], reward, where=slot.acted[self.tick])
             return
         earned = self._last_acted >= 0
         slot.reward[self._last_acted[earned], self._arange[earned]] += reward[earned]
@@ -379,6 +385,7 @@ class FragmentWriter:
     def restore(self, state: dict[str, Tree], slot: Trajectory | None) -> None:
         """Continues from `state`; `slot` is a newly claimed one if a fragment was open."""
         self.tick, self._fresh = state["tick"], state["fresh"]
+        self._all_acted = False
         self._last_acted = state["last_acted"].copy()
         tree_map(np.copyto, self._state_at_action, state["state_at_action"])
         tree_map(np.copyto, to_tree(self._carry), state["carry"])

@@ -20,6 +20,7 @@ from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
 from srl.envs.making import pool_threads
 from srl.envs.protocol import EnvConfig, Lanes, OnCall
+from srl.envs.spaces import ActionAdapter
 from srl.envs.vector_group import VectorGroup
 from srl.errors import ConfigError, EnvError, MissingDependency, nearest
 
@@ -110,7 +111,7 @@ class EnvPoolGroup(VectorGroup):
         return self._start(None)
 
     def _start(self, seed: int | None) -> dict[str, EnvStep]:
-        self._stepper = _Stepper(self._vector, self.num_envs)
+        self._stepper = _Stepper(self._vector, self.num_envs, self._actions)
         return super()._start(seed)
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
@@ -121,8 +122,8 @@ class EnvPoolGroup(VectorGroup):
     def begin(self, actions: dict[str, np.ndarray]) -> None:
         """Hands the actions to the pool's threads."""
         self._on_call("step", -1)
-        batch = self._actions.batch(actions[self._lane])
-        self._call("step", lambda: self._stepper.send(batch))
+        chosen = actions[self._lane]
+        self._call("step", lambda: self._stepper.send(chosen))
 
     def finish(self) -> dict[str, EnvStep]:
         """Waits for all environments of the pool."""
@@ -170,8 +171,9 @@ class _Stepper:
     """A pool's step without the records that EnvPool's own `step` makes of it, which take a good
     part of a step of small environments."""
 
-    def __init__(self, pool: Any, num_envs: int) -> None:
+    def __init__(self, pool: Any, num_envs: int, actions: ActionAdapter) -> None:
         self._pool = pool
+        self._actions = actions
         names = list(pool._state_keys)
         self._plain = "obs" in names and list(pool._action_keys) == list(_ACTION_KEYS)
         if self._plain:
@@ -183,13 +185,13 @@ class _Stepper:
             ids = np.arange(num_envs, dtype=np.int32)
             self._sent = [ids, ids, self._action]
 
-    def send(self, batch: np.ndarray) -> None:
+    def send(self, actions: np.ndarray) -> None:
         """Starts a step of every environment."""
         if self._plain:
-            self._action[...] = batch
+            self._actions.write(actions, self._action)
             self._send(self._sent)
         else:
-            self._pool.send(batch)
+            self._pool.send(self._actions.batch(actions))
 
     def receive(self) -> Any:
         """Observations, rewards, terminated, truncated and info, as Gymnasium orders them."""

@@ -136,6 +136,11 @@ class ActionAdapter:
         batch = actions.astype(self._dtype).reshape(len(actions), *self._shape)
         return batch if self._start is None else batch + self._start
 
+    def write(self, actions: np.ndarray, out: np.ndarray) -> None:
+        """The same into an array that is there; plain choices, without one in between."""
+        plain = self._box is None and self._start is None and actions.shape == out.shape
+        out[...] = actions if plain else self.batch(actions)
+
     def one(self, action: np.ndarray) -> Any:
         """One row's action."""
         return self.batch(action[None])[0]

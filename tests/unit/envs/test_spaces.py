@@ -79,6 +79,7 @@ def test_actions() -> None:
 @pytest.mark.parametrize(
     ("space", "stored"),
     [
+        (spaces.Discrete(4), np.array([0, 3])),
         (spaces.Discrete(4, start=-2), np.array([0, 3])),
         (spaces.MultiDiscrete([2, 3], start=[4, 5]), np.array([[0, 0], [1, 2]])),
         (spaces.MultiBinary(3), np.array([[0, 1, 0], [1, 1, 1]], np.int8)),
@@ -87,9 +88,14 @@ def test_actions() -> None:
     ],
 )
 def test_environments_get_what_their_space_contains(space, stored) -> None:
-    for action in ActionAdapter(space).batch(stored):
+    adapter = ActionAdapter(space)
+    batch = adapter.batch(stored)
+    for action in batch:
         assert space.contains(action)
         assert action.dtype == space.dtype
+    written = np.zeros_like(batch)
+    adapter.write(stored, written)
+    np.testing.assert_array_equal(written, batch)
 
 
 @pytest.mark.parametrize(
