@@ -133,6 +133,9 @@ class TrainerWorker(Worker):
         """Forms a group once all its members are there, and the stream that they read."""
         if not self._source.here:
             return self._wait
+        rest = self._group.rest_seconds
+        if rest > 0:
+            return Wait("workers", rest)
         # What a trainer before this one has consumed counts, though what it learned may be lost.
         self.env_steps = max(self.env_steps, self.row.get("count_env_steps"))
         self.agent_steps = max(self.agent_steps, self.row.get("count_agent_steps"))

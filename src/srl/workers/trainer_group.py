@@ -38,6 +38,9 @@ STOP_GRACE_SECONDS = 0.5
 """How long it waits for them once the run stops."""
 MEET_SECONDS = 20.0
 """How long ranks that have all joined may take to connect."""
+REST_SECONDS = (0.25, 4.0)
+"""How long it rests before it meets the others a third time without having learned anything with
+them; twice as long each time after that, up to the second number."""
 NEVER = timedelta(days=1)
 """The library's own limit: whether a silent rank is dead is not for a clock to say."""
 
@@ -45,7 +48,7 @@ NEVER = timedelta(days=1)
 class TrainerGroup:
     """One trainer's place among those of its policy."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, clock: Callable[[], float] = time.monotonic) -> None:
         (policy,) = context.worker.trains
         members = [w for w in context.plan.workers if w.group == context.worker.group]
         self.rank = context.worker.index
@@ -55,8 +58,12 @@ class TrainerGroup:
         self.device = rank_device(context.plan.device, self.rank, self.count)
         self._context = context
         self._others = [w.process for w in members if w.index != self.rank]
+        self._clock = clock
         self._epoch = -1
         self._announced = -1
+        self._failures = 0
+        """Groups that have ended since the last update that all of one finished."""
+        self._rests_until = 0.0
         self._met: Path | None = None
         """The file by which the ranks last found each other."""
         self._past: list[LinkedRanks] = []
@@ -75,6 +82,12 @@ class TrainerGroup:
             self._trainers.join(self.rank, epoch, standing, secrets.randbits(62))
             self._ring()
         return self._trainers.all_joined(epoch)
+
+    @property
+    def rest_seconds(self) -> float:
+        """How long it is to wait before it meets the others again. A member that died is replaced
+        at once; where connections keep failing, trying without a pause would only load everyone."""
+        return max(0.0, self._rests_until - self._clock())
 
     def source(self) -> int:
         """The rank whose weights all take: of those that hold what the run has learned the one
@@ -127,6 +140,9 @@ class TrainerGroup:
         if self.count == 1:
             return batch()
         if self._announced != version:
+            if self._announced >= 0:
+                # The update before this one was finished: the connections hold.
+                self._failures = 0
             self._announced = version
             self._trainers.announce(self.rank, self._epoch, version, batch())
             self._ring()
@@ -157,6 +173,11 @@ class TrainerGroup:
             self.ranks = Ranks()
             self._trainers.regroup(self._epoch)
             self._ring()
+            self._failures += 1
+            if self._failures > 1:
+                first, most = REST_SECONDS
+                rest = min(most, first * 2.0 ** min(self._failures - 2, 16))
+                self._rests_until = self._clock() + rest
         self.formed = False
 
     def leave(self) -> None:

@@ -1,16 +1,20 @@
-"""What a rank makes of sums that are late, fail, or end at an awkward moment."""
+"""What a rank makes of sums that are late, fail, or end at an awkward moment, and of groups that
+keep ending."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from srl.algorithms.ranks import GroupBroken
-from srl.workers.trainer_group import LinkedRanks
+from srl.arena.arena import HeapArena
+from srl.services.trainers import BatchNumbers, Standing
+from srl.workers.trainer_group import LinkedRanks, TrainerGroup
 
 
 class Sum:
@@ -67,3 +71,68 @@ def test_a_rank_leaves_a_sum_that_does_not_end_when_the_group_has() -> None:
 
     with pytest.raises(GroupBroken, match="another group"):
         rank(Sum(1000), look).sum(torch.ones(2))
+
+
+NOTHING = BatchNumbers(0, 0, 0, 0, 0)
+STANDING = Standing(holds=0, due=0, published=0, env_steps=0, agent_steps=0)
+
+
+class Pair:
+    """Two trainers of one policy, whose clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        arena = HeapArena()
+        workers = [
+            SimpleNamespace(trains=("p",), group="trainer", index=rank, process=f"trainer-{rank}")
+            for rank in range(2)
+        ]
+        plan = SimpleNamespace(workers=workers, device="cpu")
+        contexts: list[Any] = [
+            SimpleNamespace(worker=worker, plan=plan, shared=arena) for worker in workers
+        ]
+        self.groups = [TrainerGroup(context, lambda: self.now) for context in contexts]
+
+    def meet(self) -> None:
+        assert [group.meet(STANDING) for group in self.groups] == [False, True]
+
+    def part(self) -> list[float]:
+        """The group ends, as it does when a connection fails; how long each rests then."""
+        for group in self.groups:
+            group.give_up()
+        return [group.rest_seconds for group in self.groups]
+
+
+def test_ranks_whose_connections_keep_failing_rest_longer_each_time() -> None:
+    pair = Pair()
+    rests = []
+    for _ in range(8):
+        pair.meet()
+        rests.append(pair.part())
+        pair.now += max(rests[-1])
+    assert [first for first, _ in rests] == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    assert all(first == second for first, second in rests)
+    assert pair.groups[0].rest_seconds == 0.0, "it is over by now"
+
+
+def test_a_finished_update_says_that_connections_hold() -> None:
+    pair = Pair()
+    for _ in range(5):
+        pair.meet()
+        pair.part()
+    pair.meet()
+    for version in (7, 8):
+        for group in pair.groups:
+            group.ready(version, lambda: NOTHING)
+    pair.now += 10.0
+    assert pair.part() == [0.0, 0.0], "a member that dies is replaced at once"
+
+
+def test_a_batch_without_an_update_says_nothing() -> None:
+    pair = Pair()
+    for _ in range(2):
+        pair.meet()
+        for group in pair.groups:
+            group.ready(7, lambda: NOTHING)
+        rests = pair.part()
+    assert rests == [0.25, 0.25]

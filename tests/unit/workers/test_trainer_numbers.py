@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from srl.arena.arena import HeapArena
@@ -168,3 +169,15 @@ def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:
     memory.granted[0] = 0
     assert trainer.step() is MADE
     assert trainer.settled
+
+
+def test_it_meets_nobody_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    trainer = bench.trainer()
+    monkeypatch.setattr(TrainerGroup, "rest_seconds", 0.5)
+    wait = trainer.step()
+    assert isinstance(wait, Wait)
+    assert wait.timeout_seconds == 0.5
+    assert bench.newest.version == -1
+    monkeypatch.setattr(TrainerGroup, "rest_seconds", 0.0)
+    assert trainer.step() is MADE
