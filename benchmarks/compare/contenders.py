@@ -82,7 +82,7 @@ PEERS: dict[str, Peer] = {
     ),
     "rllib_ppo": Peer("rllib", "run_rllib.py", (*_FLAT, "W4", "W5"), _RLLIB),
     "rllib_impala": Peer(
-        "rllib", "run_rllib.py", ("W1a", "W3a"), _layouts(algo=("impala",), runners=(1, 2))
+        "rllib", "run_rllib.py", ("W1a", "W2a", "W3a"), _layouts(algo=("impala",), runners=(1, 2))
     ),
     "pufferlib": Peer(
         "pufferlib",

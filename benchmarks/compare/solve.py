@@ -60,6 +60,7 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
             {"learning_rate": 3e-4, "epochs": 6, "minibatches": 8},
         ),
         "pufferlib": (_POOL, {**_FAST_CARTPOLE, "gamma": 0.98}),
+        "torchrl": ({"vec": "serial", "threads": 1}, {**_ZOO_CARTPOLE, "anneal_steps": 0}),
     },
     "cheetah": {
         "sb3": (_POOL, {}),
@@ -70,6 +71,12 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
         "sb3": (_POOL_TWO, _ATARI),
         "cleanrl_envpool": (_POOL_TWO, _ATARI),
         "sample_factory": (_SF_POOL, _ATARI),
+        "pufferlib": (_POOL_TWO, {**_ATARI, "anneal_steps": 0}),
+        "torchrl": (_POOL_TWO, {**_ATARI, "anneal_steps": 0}),
+        "rllib_ppo": (
+            {"algo": "ppo", "runners": 2, "threads": 1},
+            {**_ATARI, "anneal_steps": 0},
+        ),
     },
 }
 """Peers that are set up to solve a task: layout, and changes to the settings in `workloads.py`."""

@@ -68,26 +68,28 @@ def model_of(options: Options) -> DefaultModelConfig:
 
 def configuration(options: Options):
     s, layout = options.settings, options.layout
-    runners = layout["runners"]
-    config = (PPOConfig if layout["algo"] == "ppo" else IMPALAConfig)()
+    runners, ppo = layout["runners"], layout["algo"] == "ppo"
+    # IMPALA has no minibatches: its batch is one of the others', so that updates are as many.
+    batch, horizon = (s.batch, s.horizon) if ppo else (s.minibatch, s.minibatch // s.num_envs)
+    config = (PPOConfig if ppo else IMPALAConfig)()
     config = config.environment("compare", env_config={"name": s.env})
     config = config.env_runners(
         num_env_runners=runners,
         num_envs_per_env_runner=s.num_envs // max(1, runners),
-        rollout_fragment_length=s.horizon,
+        rollout_fragment_length=horizon,
         num_cpus_per_env_runner=1,
     )
     config = config.learners(num_learners=0).rl_module(model_config=model_of(options))
     config = config.debugging(seed=options.seed, log_level="ERROR")
     shared = {
-        "train_batch_size_per_learner": s.batch,
+        "train_batch_size_per_learner": batch,
         "lr": s.learning_rate,
         "gamma": s.gamma,
         "grad_clip": s.max_grad_norm,
         "entropy_coeff": s.entropy_coefficient,
         "vf_loss_coeff": s.value_coefficient,
     }
-    if layout["algo"] == "ppo":
+    if ppo:
         shared |= {
             # PPO's value loss is the whole squared error; IMPALA's, ours and CleanRL's is half.
             "vf_loss_coeff": s.value_coefficient / 2,
@@ -98,8 +100,6 @@ def configuration(options: Options):
             "vf_clip_param": 1e9,
             "use_kl_loss": False,
         }
-    elif s.minibatches > 1:
-        shared["minibatch_size"] = s.minibatch
     config = config.training(**shared)
     if s.env == "simple_tag":
         config = config.multi_agent(
@@ -108,7 +108,7 @@ def configuration(options: Options):
                 "chaser" if agent.startswith("adversary") else "runner"
             ),
         )
-    least = None if layout["algo"] == "ppo" else 1
+    least = None if ppo else 1
     return config.reporting(min_time_s_per_iteration=least, metrics_num_episodes_for_smoothing=100)
 
 

@@ -145,7 +145,7 @@ class _Measurement:
 
     def round(self, seconds: float, warmup: float, parts: Parts) -> Round:
         """Costs, environments alone, with inference, training, and costs again."""
-        cost_seconds = min(COST_SECONDS, seconds)
+        cost_seconds = min(COST_SECONDS, seconds / 4)
         before = None if parts == "none" else self._pieces(cost_seconds)
         alone = inferred = None
         if parts == "all":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from contenders import PEERS
 from curves import missing, plot, thinned, write_csv
-from solve import median, table
+from records import append, read
+from solve import SOLVING, median, table
 from workloads import CURVES
 
 from learning import Point, our_equal_command, our_points, parse_point, peer_command
@@ -92,3 +94,19 @@ def test_curves_become_a_table_and_a_picture(tmp_path: Path) -> None:
     assert len(lines) == 9
     plot(records, "cartpole", tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_not_a_number_is_null_in_the_records(tmp_path: Path) -> None:
+    append(tmp_path / "x.jsonl", {"mean": float("nan"), "deep": [{"most": float("inf")}, 1.5]})
+    (record,) = read(tmp_path / "x.jsonl")
+    assert (record["mean"], record["deep"]) == (None, [{"most": None}, 1.5])
+    assert record["machine"]
+
+
+def test_every_peer_that_solves_a_task_exists_with_settings_that_exist() -> None:
+    for task, peers in SOLVING.items():
+        for name, (layout, changes) in peers.items():
+            changed = CURVES[task][0].replaced(**changes)
+            assert changed.minibatch * changed.minibatches == changed.batch
+            keys = {key for candidate in PEERS[name].candidates for key in candidate}
+            assert set(layout) <= keys
