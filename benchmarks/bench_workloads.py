@@ -24,7 +24,9 @@ from srl.bench.workloads import WORKLOADS, find_target
 def lines_of(records: list[dict]) -> list[str]:
     lines = [*markdown(records), "", "Steps per second; of several rounds the median (and spread)."]
     busy = max(record["other_load"] for record in records)
-    lines += [f"Other programs used at most {busy:.0%} of the machine.", "", "Settings:", ""]
+    lines += [f"Other programs used at most {busy:.0%} of the machine.", ""]
+    lines += [f"- doubtful: {r['workload']}: {why}" for r in records for why in r["doubtful"]]
+    lines += ["", "Settings:", ""]
     lines += [f"- {r['workload']}: {settings_line(r)}" for r in records]
     return [*lines, "", "```json", *(json.dumps(record) for record in records), "```"]
 

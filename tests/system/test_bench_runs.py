@@ -45,7 +45,7 @@ def test_a_measurement_ends_in_one_line_with_everything(shm: Path) -> None:
 def test_a_search_ends_in_the_line_to_use(shm: Path) -> None:
     decided = ("layout=inline", "actor.count=1", "actor.groups=1", "inference.threads=1")
     words = [word for pair in decided for word in ("--set", pair)]
-    record = said("tune", "cartpole", "--window", "0.5", "--json", *words)
+    record = said("tune", "cartpole", "--seconds", "600", "--window", "0.5", "--json", *words)
     assert record["command"].startswith("srl train cartpole --layout inline --set actor.count=1")
     tried = [attempt["settings"] for attempt in record["tried"]]
     assert tried == [{}, {"trainer.threads": 2}]

@@ -211,9 +211,12 @@ def as_record(result: Result) -> dict[str, Any]:
     experiment = result.experiment
     rounds = [_round_record(one) for one in result.rounds]
 
+    def known(key: str) -> list[float]:
+        return [value for one in rounds if (value := one[key]) is not None]
+
     def median(key: str, digits: int = 1) -> float | None:
-        known = [value for one in rounds if (value := one[key]) is not None]
-        return round(statistics.median(known), digits) if known else None
+        values = known(key)
+        return round(statistics.median(values), digits) if values else None
 
     return {
         "workload": result.workload,
@@ -225,7 +228,7 @@ def as_record(result: Result) -> dict[str, Any]:
         "share_of_limit": median("share_of_limit", 4),
         "policy_age_mean": median("policy_age_mean", 3),
         "limit_binds": middle.bound.limit.binds if middle.bound else None,
-        "limit_disagreement": max((r["limit_disagreement"] or 0.0 for r in rounds), default=0.0),
+        "limit_disagreement": max(known("limit_disagreement"), default=None),
         "doubtful": doubts(result),
         "costs_microseconds": costs_record(middle.bound.costs) if middle.bound else None,
         "seconds": round(middle.training.seconds, 1),
@@ -236,7 +239,7 @@ def as_record(result: Result) -> dict[str, Any]:
         },
         "bottleneck": middle.training.bottleneck,
         "bottleneck_setting": middle.training.setting,
-        "other_load": median("other_load", 3),
+        "other_load": max(known("other_load")),
         "cores": result.cores,
         "parameters": result.parameters,
         "env": experiment.env.id,
