@@ -6,7 +6,7 @@ must be accounted for, no reader may see a version go backwards, and no process 
 may be left. The longest standstill is the time in which no newer weights were published, start-up
 included; mostly it is the time until a trainer is started again. In the layout `remote` actors and
 policy workers are on hosts of their own (folders of this machine), and gates and agents are killed,
-too. Leaves out: the death of the command itself, and several machines.
+too, at half the pace: with an agent all of its workers go. Leaves out: the death of the command itself, and several machines.
 
     python benchmarks/soak_chaos.py [--runs 20] [--remote 5] [--seed 1] [--seconds 2 5]
 """
@@ -116,7 +116,9 @@ def main() -> None:
     planned = [("shared", n) for n in range(options.runs)]
     planned += [("remote", n) for n in range(options.remote)]
     for layout, number in planned:
-        outcomes.append(run(layout, options.seed + number, tuple(options.seconds)))
+        pace = 2.0 if layout == "remote" else 1.0
+        least, most = (pace * seconds for seconds in options.seconds)
+        outcomes.append(run(layout, options.seed + number, (least, most)))
         print(outcomes[-1].row(), ", ".join(outcomes[-1].strikes), file=sys.stderr, flush=True)
     failed = [outcome for outcome in outcomes if outcome.problems]
     lines = [
