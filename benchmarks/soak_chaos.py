@@ -6,7 +6,8 @@ must be accounted for, no reader may see a version go backwards, and no process 
 may be left. The longest standstill is the time in which no newer weights were published, start-up
 included; mostly it is the time until a trainer is started again. In the layout `remote` actors and
 policy workers are on hosts of their own (folders of this machine), and gates and agents are killed,
-too, at half the pace: with an agent all of its workers go. Leaves out: the death of the command itself, and several machines.
+too, at half the pace: with an agent all of its workers go. Leaves out: the death of the command
+itself, and several machines.
 
     python benchmarks/soak_chaos.py [--runs 20] [--remote 5] [--seed 1] [--seconds 2 5]
 """
