@@ -30,7 +30,7 @@ def test_a_measurement_ends_in_one_line_with_everything(shm: Path) -> None:
     record = said("bench", "W1a", *window, "--layout", "inline", "--json")
     assert (record["workload"], record["layout"]) == ("W1a", "inline")
     rates = ("steps_per_second", "env_only", "with_inference", "limit")
-    assert all(record[key] > 100 for key in rates)
+    assert all(record[key] > 0 for key in rates)
     assert record["env_only"] > record["steps_per_second"]
     assert record["share_of_limit"] == pytest.approx(
         record["steps_per_second"] / record["limit"], rel=1e-2
@@ -49,7 +49,8 @@ def test_a_search_ends_in_the_line_to_use(shm: Path) -> None:
     assert record["command"].startswith("srl train cartpole --layout inline --set actor.count=1")
     tried = [attempt["settings"] for attempt in record["tried"]]
     assert tried == [{}, {"trainer.threads": 2}]
-    assert all(attempt["steps_per_second"] > 100 for attempt in record["tried"])
+    assert [attempt["failed"] for attempt in record["tried"]] == ["", ""]
+    assert all(attempt["steps_per_second"] > 0 for attempt in record["tried"])
     clearly = record["tried"][1]["steps_per_second"] >= 1.03 * record["steps_per_second_before"]
     assert len(record["gains"]) == (2 if clearly else 0)
     assert not list(shm.iterdir())

@@ -222,7 +222,11 @@ def as_record(target: str, line: str, found: Search) -> dict[str, Any]:
         "steps_per_second_before": round(found.attempts[0].steps_per_second, 1),
         "gains": [round(gain, 3) for gain in found.gains],
         "tried": [
-            {"settings": one.settings, "steps_per_second": round(one.steps_per_second, 1)}
+            {
+                "settings": one.settings,
+                "steps_per_second": round(one.steps_per_second, 1),
+                "failed": one.note,
+            }
             for one in found.attempts
         ],
     }
