@@ -7,6 +7,7 @@ Slurm or a Ray of the machine alone.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -247,7 +248,10 @@ RAY_NODES = Path(__file__).with_name("ray_nodes.py")
 
 
 class RayCluster:
-    """A head node without CPUs, and nodes of two each that can be killed."""
+    """A head node without CPUs, and others, of 2 CPUs, 1 GPU and 2 GB each, that can be killed.
+
+    Ray counts GPUs as it is told to, and never looks at them.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="srl-ray-"))
@@ -285,8 +289,15 @@ class RayCluster:
         assert answer, (self.folder / "nodes.log").read_text()
         return answer
 
-    def add_node(self) -> None:
-        self._ask("add", "2")
+    def add_node(self, gigabytes: int = 2) -> None:
+        self._ask("add", "2", "1", str(gigabytes))
+
+    def free(self) -> dict[str, float]:
+        """What Ray has not given away, in all of the cluster; memory in GB."""
+        free = json.loads(self._ask("free"))
+        return {name: free.get(name, 0.0) for name in ("CPU", "GPU")} | {
+            "memory": free.get("memory", 0.0) / 2**30
+        }
 
     def kill_busy_node(self) -> None:
         """Kills everything of a node with workers of ours, as if its power went out."""

@@ -5,11 +5,14 @@ It leaves its parent at once, so that what the cluster starts is nobody's child 
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import sys
 from typing import Any
 
 import psutil
+import ray
 from ray.cluster_utils import Cluster
 
 SMALL = {"object_store_memory": 80 * 2**20}
@@ -22,14 +25,20 @@ def main() -> None:
         match line.split():
             case ["head"]:
                 cluster.add_node(
-                    num_cpus=0, include_dashboard=False, no_monitor=True, include_log_monitor=False,
-                    **SMALL,
+                    num_cpus=0, memory=2**30, include_dashboard=False, no_monitor=True,
+                    include_log_monitor=False, **SMALL,
                 )  # fmt: skip
                 answer = cluster.address
-            case ["add", cpus]:
-                node = cluster.add_node(num_cpus=int(cpus), include_log_monitor=False, **SMALL)
+            case ["add", cpus, gpus, gigabytes]:
+                node = cluster.add_node(
+                    num_cpus=int(cpus), num_gpus=int(gpus), memory=int(gigabytes) * 2**30,
+                    include_log_monitor=False, **SMALL,
+                )  # fmt: skip
                 nodes.append(node)
                 answer = node.node_id
+            case ["free"]:
+                with ray.init(cluster.address, logging_level=logging.ERROR, log_to_driver=False):
+                    answer = json.dumps(ray.available_resources())
             case ["kill"]:
                 busy = next(node for node in nodes if is_busy(node))
                 nodes.remove(busy)

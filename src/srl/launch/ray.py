@@ -21,6 +21,7 @@ from srl.errors import RunError, SrlError
 from srl.experiment import Experiment
 from srl.launch.engines import HostRequest, Join
 from srl.launch.ray_cluster import RayCluster, bundle, explain_missing
+from srl.launch.ray_view import ClusterState, ClusterView
 from srl.launch.restarts import AgentRestarts
 
 LEAVE_SECONDS = 3.0
@@ -62,6 +63,10 @@ class _Group:
     placement: Any
     begun: float
 
+    def state(self, cluster: ClusterState) -> str:
+        """Ray's word for whether there is room for them."""
+        return cluster.groups.get(self.placement.id.hex(), "")
+
 
 class _Host:
     """One actor. Ray starts it again when it is lost, but not what it did: that is asked anew."""
@@ -84,6 +89,7 @@ class RayEngine:
         self._config = experiment.ray
         self._cluster = RayCluster(self._config)
         self._ray = self._cluster.ray
+        self._view = ClusterView(self._ray)
         self._join: Join | None = None
         self._key = ""
         self._groups: list[_Group] = []
@@ -178,38 +184,44 @@ class RayEngine:
 
     def _check_patience(self) -> None:
         limit = self._config.wait_seconds
-        if not limit:
+        waiting = [group for group in self._groups if self._absent(group)]
+        cluster = self._look() if waiting else None
+        if cluster is None or not limit:
             return
-        for group in self._groups:
-            if time.monotonic() - group.begun > limit and self._state(group) == "PENDING":
+        for group in waiting:
+            if cluster.asked - group.begun > limit and group.state(cluster) == "PENDING":
                 names = ", ".join(host.name for host in group.hosts)
                 raise RunError(
                     f"{names}: expected room on the Ray cluster within {limit:g} s, got none: "
-                    f"{self._lack(group)}. Ask for less (`resources`), wait longer "
+                    f"{_lack(group, cluster)}. Ask for less (`resources`), wait longer "
                     "(`ray.wait_seconds`), or add nodes."
                 )
 
-    def _state(self, group: _Group) -> str:
-        return str(self._ray.util.placement_group_table(group.placement).get("state", ""))
+    def _absent(self, group: _Group) -> list[str]:
+        """Hosts of a group whose actors do not run."""
+        names = [host.name for host in group.hosts if host.name in self._hosts]
+        return [name for name in names if not self._hosts[name].is_up]
+
+    def _look(self) -> ClusterState | None:
+        """What Ray has said last of the cluster; nobody waits for it."""
+        return self._view.read([group.placement for group in self._groups])
 
     def waiting(self) -> dict[str, str]:
         """Hosts that Ray has no room for, with the resource that is missing, or that start."""
         found: dict[str, str] = {}
         for group in self._groups:
-            absent = [h.name for h in group.hosts if h.name in self._hosts]
-            absent = [name for name in absent if not self._hosts[name].is_up]
-            if absent:
-                placed = self._state(group) == "CREATED"
-                why = "Ray is starting it" if placed else self._lack(group)
-                found |= dict.fromkeys(absent, why)
+            absent = self._absent(group)
+            if not absent:
+                continue
+            cluster = self._look()
+            if cluster is None:
+                why = "Ray has not said yet what it waits for"
+            elif group.state(cluster) == "CREATED":
+                why = "Ray is starting it"
+            else:
+                why = _lack(group, cluster)
+            found |= dict.fromkeys(absent, why)
         return found
-
-    def _lack(self, group: _Group) -> str:
-        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        wanted = bundle(group.hosts[0].resources)
-        words = explain_missing(wanted, nodes, self._ray.available_resources())
-        count = len(group.hosts)
-        return words if count == 1 else f"each of {count} {words}"
 
     def remove(self, name: str) -> None:
         """Ends one host's actor; its place is given back with the last one of its group."""
@@ -227,6 +239,7 @@ class RayEngine:
         """Ends every actor, gives back every place, and leaves the cluster."""
         hosts, self._hosts = list(self._hosts.values()), {}
         groups, self._groups = self._groups, []
+        self._view.close()
         try:
             self._end(hosts)
             for group in groups:
@@ -242,3 +255,11 @@ class RayEngine:
         for host in hosts:
             with suppress(self._ray.exceptions.RayError):
                 self._ray.kill(host.actor, no_restart=True)
+
+
+def _lack(group: _Group, cluster: ClusterState) -> str:
+    """Which resource the hosts of a group wait for."""
+    wanted = bundle(group.hosts[0].resources)
+    words = explain_missing(wanted, cluster.nodes, cluster.free)
+    count = len(group.hosts)
+    return words if count == 1 else f"each of {count} {words}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,7 @@ class RayCluster:
         """Has Ray ask for our token, also where it was imported before that was said."""
         raylet = importlib.import_module("ray._raylet")
         try:
-            raylet.Config.initialize("")
-            raylet.AuthenticationTokenLoader.instance().reset_cache()
+            _read_environment_again()
             asks = raylet.get_authentication_mode() == raylet.AuthenticationMode.TOKEN
         except AttributeError:
             asks = False
@@ -144,6 +144,8 @@ class RayCluster:
             with _signals_kept():
                 self.ray.shutdown()
         self._put_back()
+        if self.started:
+            _read_environment_again()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -157,6 +159,13 @@ class RayCluster:
     def _set(self, name: str, value: str) -> None:
         self._replaced[name] = os.environ.get(name)
         os.environ[name] = value
+
+
+def _read_environment_again() -> None:
+    """Has Ray forget the way of authentication and the token that it found first."""
+    raylet = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def runtime_environment(config: RayConfig) -> dict[str, Any]:
@@ -193,17 +202,18 @@ def _signals_kept() -> Iterator[None]:
 
 
 def bundle(resources: ResourceConfig) -> dict[str, float]:
-    """What a host needs, in Ray's words."""
+    """What a host needs, in Ray's words; Ray gives parts of one GPU, and no parts of several."""
+    gpus = resources.gpus if resources.gpus <= 1.0 else math.ceil(resources.gpus)
     wanted = {
         "CPU": resources.cpus,
-        "GPU": resources.gpus,
+        "GPU": gpus,
         "memory": resources.memory_gb * GIGABYTE,
     }
     return {name: amount for name, amount in wanted.items() if amount} or {"CPU": 0.001}
 
 
 def explain_missing(
-    wanted: Mapping[str, float], nodes: list[Mapping[str, float]], free: Mapping[str, float]
+    wanted: Mapping[str, float], nodes: Sequence[Mapping[str, float]], free: Mapping[str, float]
 ) -> str:
     """Which resources a host waits for: what it needs, and what there is.
 

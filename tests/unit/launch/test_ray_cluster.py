@@ -26,6 +26,12 @@ def test_a_host_needs_the_sum_of_its_workers() -> None:
     assert bundle(total) == {"CPU": 4.0, "GPU": 0.25, "memory": GIGABYTE}
 
 
+def test_several_gpus_are_whole_ones() -> None:
+    """Ray refuses 1.5 GPUs."""
+    assert bundle(ResourceConfig(gpus=1.5)) == {"CPU": 1.0, "GPU": 2}
+    assert bundle(ResourceConfig(gpus=0.5)) == {"CPU": 1.0, "GPU": 0.5}
+
+
 def test_resources_below_zero_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"gpus of at least 0, got -1"):
         ResourceConfig(gpus=-1)
