@@ -216,43 +216,43 @@ class SampleSource:
             return None
         with self._arena.lock(self._lock_name):
             ready = np.flatnonzero((memory.status == READY) & self._mine())
-            ready = ready[np.argsort(memory.ticket[ready])]
-            found, ring = self._in_turn(ready) if self._ordered else (ready[:1], ())
-            if found.size:
-                index = int(found[0])
+            order: list[int] = ready[np.argsort(memory.ticket[ready])].tolist()
+            index, ring = self._in_turn(order) if self._ordered else (order[0] if order else -1, ())
+            if index >= 0:
                 self._mark_taken(index)
                 self._check_written(index)
             else:
                 memory.waiting_readers[self._reader] = 1
-        self._arena.ring(*ring)
-        return Item(self, index) if found.size else None
+        if ring:
+            self._arena.ring(*ring)
+        return Item(self, index) if index >= 0 else None
 
     def _is_to_look(self) -> bool:
         """Whether it is time to see if a writer is overdue."""
         return self.spec.patience_seconds > 0 and time.monotonic() >= self._next_look
 
-    def _in_turn(self, ready: np.ndarray) -> tuple[np.ndarray, Sequence[str]]:
-        """The item of those in `ready` (in the order of their tickets) that is next, if one is; and
+    def _in_turn(self, ready: list[int]) -> tuple[int, Sequence[str]]:
+        """The item of those in `ready` (in the order of their tickets) that is next, or -1; and
         whom to ring. Under the lock."""
+        if ready and self._is_next(ready[0]):
+            return ready[0], ()
         memory, reader, writers = self._memory, self._reader, self.spec.writers
-        if ready.size and self._is_next(ready[0]):
-            return ready[:1], ()
-        behind = memory.ticket[ready] < memory.next_taken[reader]
-        for index in ready[behind].tolist():
+        behind = [index for index in ready if memory.ticket[index] < memory.next_taken[reader]]
+        for index in behind:
             sample_order.give_up(memory, index)
-        freed = sample_claims.waiting_writers(memory) if behind.any() else ()
-        first = ready[~behind][:1]
-        if first.size and self._is_next(first[0]):
+        freed = sample_claims.waiting_writers(memory) if behind else ()
+        first = ready[len(behind)] if len(behind) < len(ready) else -1
+        if first >= 0 and self._is_next(first):
             return first, [writers[writer] for writer in freed]
         self._next_look = time.monotonic() + self.look_seconds
         passed = sample_order.pass_over(memory, self.spec, reader)
-        if not (first.size and sample_order.stand_in(memory, reader, int(first[0]))):
-            first = first[:0]
+        if first >= 0 and not sample_order.stand_in(memory, reader, first):
+            first = -1
         # Who waits for newer weights is rung too: a ticket to be had again may do with older ones.
-        opened = passed or first.size > 0
+        opened = passed or first >= 0
         return first, writers if opened else [writers[writer] for writer in freed]
 
-    def _is_next(self, index: int | np.integer) -> bool:
+    def _is_next(self, index: int) -> bool:
         """No older item can come any more."""
         memory = self._memory
         in_order = memory.ticket[index] == memory.next_taken[self._reader]

@@ -104,10 +104,10 @@ def commit(
         memory.produced[memory.writer[index]] += 1
         if spec.patience_seconds:
             _note_seconds(memory, index)
-        if memory.ticket[index] == LATE and not _find_place(memory, spec, index):
-            memory.dropped[TOO_LATE] += 1
-            memory.status[index] = FREE
-            return [spec.writers[writer] for writer in waiting_writers(memory)]
+            if memory.ticket.item(index) == LATE and not _find_place(memory, spec, index):
+                memory.dropped[TOO_LATE] += 1
+                memory.status[index] = FREE
+                return [spec.writers[writer] for writer in waiting_writers(memory)]
     memory.status[index] = READY
     waiting = np.flatnonzero(memory.waiting_readers != 0)
     memory.waiting_readers[waiting] = 0
@@ -122,9 +122,9 @@ def waiting_writers(memory: SampleMemory) -> list[int]:
 
 
 def _note_seconds(memory: SampleMemory, index: int) -> None:
-    writer = memory.writer[index]
-    seconds = max(1e-3, (time.monotonic_ns() - int(memory.since[index])) / 1e9)
-    usual = float(memory.usual[writer]) or seconds
+    writer = memory.writer.item(index)
+    seconds = max(1e-3, (time.monotonic_ns() - memory.since.item(index)) / 1e9)
+    usual = memory.usual.item(writer) or seconds
     memory.usual[writer] = min(max(seconds, usual / _USUAL_CHANGE), usual * _USUAL_CHANGE)
 
 
