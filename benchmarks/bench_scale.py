@@ -345,7 +345,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=1.0, help="seconds of a step")
-    parser.add_argument("--seconds", type=float, default=15.0)
+    # So long that every client writes one fragment: they all do at about the same time.
+    parser.add_argument("--seconds", type=float, default=TICKS + 1.0)
     parser.add_argument("--workers", type=int, nargs="+", default=[1000, 3000])
     parser.add_argument("--write", action="store_true", help="write the table into results/")
     parser.add_argument("--role", choices=("play", "serve"), help=argparse.SUPPRESS)
