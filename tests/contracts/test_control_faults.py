@@ -98,7 +98,7 @@ class ActedStay:
 
     made: list[ActedStay]
 
-    def __init__(self, welcome: Welcome, session: str, bind: str) -> None:
+    def __init__(self, welcome: Welcome, session: str, bind: str, port: int) -> None:
         self.channel = Channel(session)
         self.handled: list[Message] = []
         self._ends = socket.socketpair()
