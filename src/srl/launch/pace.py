@@ -15,6 +15,7 @@ class Pace:
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
         self._next = 0.0
+        self._took = 0.0
 
     def step(self, do: Callable[[], None]) -> None:
         """Does it, if it is time."""
@@ -25,4 +26,6 @@ class Pace:
         begun = time.thread_time()
         do()
         took = time.thread_time() - begun
-        self._next = now + max(self._seconds, SHARE * took)
+        # Once is no reason either: the first time makes files and imports what writes them.
+        self._next = now + max(self._seconds, SHARE * min(took, self._took))
+        self._took = took
