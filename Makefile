@@ -34,11 +34,11 @@ test: $(STAMP)  ## Run the unit, contract and convention tests, and the examples
 	@mkdir -p tests/unit tests/contracts tests/conventions tests/examples
 	$(call PYTEST,tests/unit tests/contracts tests/conventions tests/examples -m "not system and not learning")
 
-# Most of these wait more than they compute, so two run at a time.
+# Most of these wait more than they compute, so three run at a time.
 test-system: $(STAMP)  ## Run the tests of real processes, faults and several machines.
 	@mkdir -p tests/system
-	$(call PYTEST,tests/system -m "not learning and not machines and not alone" -n 2)
-	$(call PYTEST,tests/system -m machines -n 2 --dist loadfile)
+	$(call PYTEST,tests/system -m "not learning and not machines and not alone" -n 3)
+	$(call PYTEST,tests/system -m machines -n 3 --dist loadfile)
 
 # These look at times and rates, so they run one by one.
 test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those of speed.

@@ -16,7 +16,7 @@ from harness import FAULTY, SMALL, Training, read_summary, wait_for
 from srl.arena.shm import ShmArena
 from srl.launch.children import is_stopped
 from srl.launch.status import WorkerStatus, read_status
-from srl.services.board import Board
+from srl.services.board import Board, BoardRow
 
 Start = Callable[..., Training]
 FOUR = ("--layout", "shared", "--steps", "1e9", *SMALL, "--set", "actor.count=4")
@@ -87,10 +87,9 @@ def test_an_actor_that_is_stopped_holds_nobody_up(start: Start, trainers: int) -
 class Standstills:
     """How long each actor went without a step, looked at all the time."""
 
-    def __init__(self, shm: Path, workers: tuple[str, ...]) -> None:
-        (folder,) = shm.glob("srl-*")
-        self._rows = Board(ShmArena(folder, "watcher"), workers).rows
-        self.longest = {name: 0.0 for name in workers if name.startswith("actor/")}
+    def __init__(self, rows: dict[str, BoardRow]) -> None:
+        self._rows = rows
+        self.longest = {name: 0.0 for name in rows if name.startswith("actor/")}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -116,19 +115,24 @@ def test_requests_of_a_policy_worker_that_dies_are_answered_by_another_within_a_
 ) -> None:
     """Each actor has one group, so one that waits for an answer takes no step."""
     training = start("CartPole-v1", *FOUR, "--set", "actor.groups=1", "--set", "inference.count=2")
-
-    def both_answer() -> bool:
-        training.check_running()
-        if not (training.run_dir / "status.json").exists():
-            return False
-        living = {process.pid for process in training.workers().values()}
-        policies = [w for w in read_status(training.run_dir).workers if "policy/" in w.name]
-        return all(worker.pid in living and worker.rate > 0 for worker in policies)
+    training.wait_for_updates(1)
+    names = tuple(worker.name for worker in read_status(training.run_dir).workers)
+    (folder,) = shm.glob("srl-*")
+    rows = Board(ShmArena(folder, "watcher"), names).rows
+    policies = [rows[name] for name in names if name.startswith("policy/")]
 
     for name in ("policy-0", "policy-1", "policy-0"):
+        answered = [row.get("count_requests") for row in policies]
+
+        def both_answer(answered: list[int] = answered) -> bool:
+            training.check_running()
+            return all(
+                row.activity != "starting" and row.get("count_requests") > before
+                for row, before in zip(policies, answered, strict=True)
+            )
+
         wait_for(both_answer, 60.0, "two policy workers that answer")
-        workers = tuple(worker.name for worker in read_status(training.run_dir).workers)
-        watch = Standstills(shm, workers)
+        watch = Standstills(rows)
         training.workers()[name].kill()
         training.wait_for_updates(10)
         longest = watch.stop()
