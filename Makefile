@@ -30,14 +30,15 @@ train: $(STAMP)  ## Train CartPole with PPO until it is solved.
 # pytest exits with 5 where a folder has no tests; that is no failure.
 PYTEST = $(BIN)/python -m pytest $(1) || { code=$$?; test $$code -eq 5 || exit $$code; }
 
-test: $(STAMP)  ## Run the unit, contract and convention tests, and the examples.
+# Tests of processes wait more than they compute, so several run at a time.
+test: $(STAMP)  ## Run the unit, contract and convention tests, the examples, and what a run does.
 	@mkdir -p tests/unit tests/contracts tests/conventions tests/examples
 	$(call PYTEST,tests/unit tests/contracts tests/conventions tests/examples -m "not system and not learning")
+	$(call PYTEST,tests/system -m runs -n 2)
 
-# Most of these wait more than they compute, so three run at a time.
 test-system: $(STAMP)  ## Run the tests of real processes, faults and several machines.
 	@mkdir -p tests/system
-	$(call PYTEST,tests/system -m "not learning and not machines and not alone" -n 3)
+	$(call PYTEST,tests/system -m "not runs and not learning and not machines and not alone" -n 2)
 	$(call PYTEST,tests/system -m machines -n 3 --dist loadfile)
 
 # These look at times and rates, so they run one by one.

@@ -16,6 +16,8 @@ from srl.cli import main
 from srl.errors import ConfigError
 from srl.launch.run_dir import RunDir
 
+pytestmark = pytest.mark.runs
+
 ENVS = "srl.testing.envs"
 LAYOUTS = ("serial", "inline")
 

@@ -24,6 +24,8 @@ from srl.services.checkpoints import read_part
 from srl.workers.actor import ActorWorker
 from srl.workers.trainer import TrainerWorker
 
+pytestmark = pytest.mark.runs
+
 SMALL = {
     "layout": "serial",
     "actor.envs": 4,

@@ -15,6 +15,8 @@ from srl.run import Run, train
 from srl.services.checkpoints import read_weights
 from srl.services.metrics import read_metrics
 
+pytestmark = pytest.mark.runs
+
 SMALL: dict[str, Any] = {
     "actor.envs": 4,
     "algorithm.rollout_length": 16,

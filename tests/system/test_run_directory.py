@@ -13,6 +13,8 @@ from harness import SMALL, Training, checkpoints, read_summary
 from srl.cli import main
 from srl.services.metrics import read_metrics
 
+pytestmark = pytest.mark.runs
+
 FIELDS = (
     "status", "env_steps", "seconds", "env_steps_per_second", "episodes", "episode_return_mean",
     "policy_version", "policy_age_mean", "workers", "bottleneck", "seconds_to_first_update",
