@@ -8,7 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 from harness import wait_for
+
+pytestmark = pytest.mark.alone
 
 
 def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
