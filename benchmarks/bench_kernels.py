@@ -18,12 +18,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
+from plain_torch import EPS, Call, PlainNature
 from results import write_result
-from torch import nn
 
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
@@ -33,42 +32,49 @@ from srl.data.trajectory import TrajectorySpec
 from srl.launch.allocator import keep_large_buffers
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 
-ROWS, TICKS, ACTIONS = 8, 128, 6
+ROWS, TICKS = 8, 128
 TRAIN_BATCHES, ACT_BATCHES = (256, 1024), (8, 64)
-AGENT = AgentSpec(obs=ArraySpec(shape=(84, 84), dtype="uint8", stack=4), action=Discrete(ACTIONS))
-LEARNING_RATE, EPS = 2.5e-4, 1e-5
-
-Call = Callable[[], object]
 
 
 class Ours:
     """The policy and the learner of SRL."""
 
+    agent = AgentSpec(obs=ArraySpec(shape=(84, 84), dtype="uint8", stack=4), action=Discrete(6))
+    rows = ROWS
+
     def __init__(self) -> None:
         keep_large_buffers()
-        self.policy = ActorCritic(AGENT, ActorCriticConfig(normalize_returns=False))
+        self.policy = ActorCritic(self.agent, ActorCriticConfig(normalize_returns=False))
         self.generator = torch.Generator().manual_seed(0)
 
-    def training(self, size: int) -> Call:
-        config = PPOConfig(
-            rollout_length=TICKS, epochs=1, minibatches=ROWS * TICKS // size, adam_eps=EPS
-        )
+    def training(self, size: int, total: int) -> Call:
+        """One epoch over `total` samples in minibatches of `size`."""
+        ticks, actions = total // self.rows, self.agent.action.n
+        config = PPOConfig(rollout_length=ticks, epochs=1, minibatches=total // size, adam_eps=EPS)
         learner = PPO(self.policy, config)
+        extras = self.policy.extras_spec
         spec = TrajectorySpec(
-            length=TICKS, rows=ROWS, envs=ROWS, agent=AGENT, extras=self.policy.extras_spec
+            length=ticks, rows=self.rows, envs=self.rows, agent=self.agent, extras=extras
         )
         data, rng = spec.allocate(), np.random.default_rng(0)
-        data.obs[...] = rng.integers(0, 256, data.obs.shape, np.uint8)
-        data.action[...] = rng.integers(0, ACTIONS, data.action.shape)
+        data.obs[...] = self.observations(*data.obs.shape).numpy()
+        data.action[...] = rng.integers(0, actions, data.action.shape)
         data.reward[...] = rng.normal(size=data.reward.shape)
         data.acted[...] = data.alive[...] = True
-        data.extras["log_prob"][...] = -np.log(ACTIONS)
+        data.extras["log_prob"][...] = -np.log(actions)
         batch = SampleBatch(data=data, item_ids=np.zeros(1, np.int64), burn_in=0, state_every=1)
         return lambda: list(learner.update(batch, 0.0))
 
+    def observations(self, *shape: int) -> torch.Tensor:
+        """Random ones."""
+        return torch.randint(0, 256, shape, dtype=torch.uint8)
+
     def acting(self, size: int) -> Call:
-        obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
+        """Actions, their log probabilities and values for `size` rows."""
+        obs = self.observations(size, *self.agent.obs.seen_shape)
         first, explore = torch.zeros(size, dtype=torch.bool), torch.ones(size)
+        with torch.inference_mode():
+            self.policy.pack()
 
         def call() -> object:
             with torch.inference_mode():
@@ -77,59 +83,15 @@ class Ours:
         return call
 
 
-class Plain:
-    """The same network and objective in a few lines of plain torch."""
+class OurTowers(Ours):
+    """Two towers of 64x64 over four numbers."""
 
-    def __init__(self) -> None:
-        self.body = nn.Sequential(
-            *(nn.Conv2d(4, 32, 8, stride=4), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
-            *(nn.Conv2d(64, 64, 3), nn.ReLU()),
-            *(nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()),
-        )
-        self.actor, self.critic = nn.Linear(512, ACTIONS), nn.Linear(512, 1)
-        self.parameters = [
-            p for part in (self.body, self.actor, self.critic) for p in part.parameters()
-        ]
+    agent = AgentSpec(obs=ArraySpec(shape=(4,)), action=Discrete(2))
+    rows = 64
 
-    def forward(self, obs: torch.Tensor) -> tuple[torch.distributions.Categorical, torch.Tensor]:
-        features = self.body(obs.float() / 255.0)
-        logits = self.actor(features)
-        return torch.distributions.Categorical(logits=logits), self.critic(features).squeeze(-1)
-
-    def training(self, size: int) -> Call:
-        total = ROWS * TICKS
-        obs = torch.randint(0, 256, (total, 4, 84, 84), dtype=torch.uint8)
-        action = torch.randint(0, ACTIONS, (total,))
-        log_prob, advantage, target = torch.full((total,), -1.8), *torch.randn(2, total)
-        optimizer = torch.optim.Adam(self.parameters, lr=LEARNING_RATE, eps=EPS)
-
-        def call() -> None:
-            for index in torch.randperm(total).split(size):
-                chosen, value = self.forward(obs[index])
-                picked = advantage[index]
-                picked = (picked - picked.mean()) / (picked.std() + 1e-8)
-                ratio = (chosen.log_prob(action[index]) - log_prob[index]).exp()
-                policy_loss = -torch.min(ratio * picked, ratio.clamp(0.8, 1.2) * picked).mean()
-                value_loss = 0.5 * (value - target[index]).square().mean()
-                loss = policy_loss + 0.5 * value_loss - 0.01 * chosen.entropy().mean()
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(self.parameters, 0.5)
-                optimizer.step()
-
-        return call
-
-    def acting(self, size: int) -> Call:
-        obs = torch.randint(0, 256, (size, 4, 84, 84), dtype=torch.uint8)
-
-        def call() -> object:
-            with torch.no_grad():
-                chosen, value = self.forward(obs)
-                action = chosen.sample()  # type: ignore[no-untyped-call]
-                return action, chosen.log_prob(action), value
-
-        return call
+    def observations(self, *shape: int) -> torch.Tensor:
+        """Random ones."""
+        return torch.randn(shape)
 
 
 def rate(call: Call, per_call: int, seconds: float) -> float:
@@ -146,10 +108,10 @@ def measure(name: str, threads: int) -> dict[str, float]:
     """What one contender reaches in this process: samples per second by what is done."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    contender = {"ours": Ours, "plain": Plain}[name]()
+    contender = {"ours": Ours, "plain": PlainNature}[name]()
     found = {}
     for size in TRAIN_BATCHES:
-        found[f"training {size}"] = rate(contender.training(size), ROWS * TICKS, 3.0)
+        found[f"training {size}"] = rate(contender.training(size, ROWS * TICKS), ROWS * TICKS, 3.0)
     for size in ACT_BATCHES:
         found[f"acting {size}"] = rate(contender.acting(size), size, 1.5)
     return found
