@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 SHARE = 10
-"""Each such thing takes at most one part in so many of a core's time."""
+"""Each such thing takes about one part in so many of a core's time."""
 
 
 class Pace:
