@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from chaos import SETTINGS, Chaos, Versions, problems
 from harness import Training
-
-pytestmark = pytest.mark.learning
 
 Start = Callable[..., Training]
 SEED = 4
