@@ -81,9 +81,9 @@ def pendulum() -> Experiment:
         actor=ActorConfig(envs=16),
         algorithm={
             "name": "ppo",
-            "rollout_length": 64,
+            "rollout_length": 128,
             "epochs": 10,
-            "minibatches": 4,
+            "minibatches": 8,
             "learning_rate": 1e-3,
             "learning_rate_schedule": "linear",
             "gamma": 0.9,
