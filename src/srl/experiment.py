@@ -145,8 +145,9 @@ ALGORITHM_FREE = frozenset(
         *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
         *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
-        *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.step_timeout_seconds"),
-        *("env.reset_timeout_seconds", "resources", "ray", "slurm", "pack_pixels", "gate_port"),
+        *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.threads"),
+        *("env.step_timeout_seconds", "env.reset_timeout_seconds", "resources", "ray", "slurm"),
+        *("pack_pixels", "gate_port"),
     }
 )
 """Settings that may change when a run is resumed, because they do not alter what is learned."""

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
 
 from srl.launch.plan import available_cores
@@ -33,27 +34,30 @@ def commit() -> str:
 
 
 class Others:
-    """How much of the machine other programs use, from now on.
+    """How much of the machine others use, from now on: processes that a given one has not started,
+    and the host of a virtual machine where that says so.
 
-    That is all time in which cores were not idle, less what a process and those it started used.
+    From the times of processes, which are exact: the busy time of cores is sampled, and too high
+    where processes sleep and wake often.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._busy, self._all = _ticks()
-        self._own = tree_ticks(pid)
+        self._start = time.monotonic()
+        self._used = self._ticks()
 
     def share(self) -> float:
         """Of all cores' time; 0 where it is not known."""
-        busy, everything = _ticks()
-        if everything == self._all:
-            return 0.0
-        others = busy - self._busy - (tree_ticks(self._pid) - self._own)
-        return max(0.0, others / (everything - self._all))
+        ticks = (time.monotonic() - self._start) * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
+        return max(0.0, (self._ticks() - self._used) / ticks)
+
+    def _ticks(self) -> int:
+        own, everything = tree_ticks(self._pid)
+        return everything - own + _stolen()
 
 
-def tree_ticks(pid: int) -> int:
-    """Ticks that a process and those it started have run, those that have ended included."""
+def tree_ticks(pid: int) -> tuple[int, int]:
+    """Ticks that a process and those it started have run, and that all have; ended ones, too."""
     ran: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -64,21 +68,20 @@ def tree_ticks(pid: int) -> int:
             # Its own, and those of its children that it has waited for.
             ran[one] = sum(int(ticks) for ticks in fields[11:15])
             children.setdefault(int(fields[1]), []).append(one)
-    total, open_ = 0, [pid]
+    own, open_ = 0, [pid]
     while open_:
         one = open_.pop()
-        total += ran.get(one, 0)
+        own += ran.get(one, 0)
         open_ += children.get(one, [])
-    return total
+    return own, sum(ran.values())
 
 
-def _ticks() -> tuple[int, int]:
-    """(busy, all) ticks of all cores since the system started; (0, 0) where it does not say."""
+def _stolen() -> int:
+    """Ticks in which a virtual core could have run and was not let; 0 if the system is silent."""
     try:
-        ticks = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except (OSError, ValueError):
-        return 0, 0
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+        return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def versions() -> dict[str, str]:

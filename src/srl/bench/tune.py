@@ -82,14 +82,13 @@ class Search:
 
 
 def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[Settings]:
-    """The changes that are tried, in this order; some settings only pay together.
+    """The changes that are tried, in this order; EnvPool's threads follow the number of actors.
 
     `fixed` has the settings that the user has decided.
     """
     pool = env_id.startswith("envpool:")
     found: list[Settings] = [{"layout": name} for name in ("inline", "shared", "serial")]
     found += [{"actor.count": count} for count in sorted({1, cores, 2 * cores})]
-    found += [{"actor.count": cores, "env.threads": 1}] if pool else []
     found += [{"actor.groups": groups} for groups in (1, 2)]
     threads = ["trainer.threads", *(["env.threads"] if pool else []), "inference.threads"]
     found += [{key: count} for key in threads for count in (1, cores)]

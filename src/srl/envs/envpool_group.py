@@ -18,10 +18,10 @@ from srl.data.flags import any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
-from srl.envs.making import pool_threads
 from srl.envs.protocol import EnvConfig, Lanes, OnCall
 from srl.envs.spaces import ActionAdapter
 from srl.envs.vector_group import VectorGroup
+from srl.envs.weight import pool_threads
 from srl.errors import ConfigError, EnvError, MissingDependency, nearest
 
 _ACTION_KEYS = ("env_id", "players.env_id", "action")

@@ -62,27 +62,6 @@ def gymnasium_ids() -> list[str]:
     )
 
 
-_TINY = (
-    "CartPole", "Pendulum", "MountainCar", "Acrobot", "Catch", "FrozenLake", "Taxi", "NChain",
-    "CliffWalking", "Blackjack",
-)  # fmt: skip
-
-
-def steps_are_worth_threads(name: str) -> bool:
-    """Whether a step of an EnvPool environment is more than the few microseconds after which it
-    pays to wake another thread for it: all but those of classic control and toy text."""
-    return not name.rpartition("/")[2].startswith(_TINY)
-
-
-def pool_threads(config: EnvConfig) -> int:
-    """Threads that step an EnvPool group, 0 for one on each core; -1 for environments of others."""
-    source, _, name = config.id.partition(":")
-    if source != "envpool":
-        return -1
-    chosen = config.threads or (0 if steps_are_worth_threads(name) else 1)
-    return int(config.args.get("num_threads", chosen))
-
-
 def envpool_ids() -> list[str]:
     """EnvPool's ids, or none where it is not installed."""
     try:

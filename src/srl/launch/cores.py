@@ -14,6 +14,7 @@ import os
 import socket
 
 from srl.envs.protocol import EnvConfig
+from srl.envs.weight import pool_threads
 from srl.settings import convert
 from srl.workers.wiring import Plan, WorkerPlan
 
@@ -28,9 +29,6 @@ def take_turns(members: list[WorkerPlan], plan: Plan) -> bool:
     alone = bool(asked) and asked <= served and plan.num_groups == 1
     if not alone or any(member.threads > 1 for member in members):
         return False
-    # Here, because it imports what only a process with environments needs.
-    from srl.envs.making import pool_threads
-
     return pool_threads(convert(plan.experiment["env"], EnvConfig, "env")) == 1
 
 

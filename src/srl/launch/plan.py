@@ -17,6 +17,7 @@ import msgspec
 from srl.data.spec import AgentSpec, EnvSpec
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, WorkerGroup, assign_agents, build_graph, check_graph
+from srl.launch.counts import settle_counts
 from srl.launch.placement import DEFAULT_HOSTS, Placed, spread
 from srl.launch.plan_streams import check_slots, own_streams, plan_inference, plan_samples
 from srl.resolve import path_of, resolve
@@ -62,31 +63,8 @@ def settle(experiment: Experiment, cores: int, device: str) -> Experiment:
         layout = "serial"
     elif layout == "auto":
         layout = "shared" if device.startswith("cuda") else "inline"
-    actor = experiment.actor
-    # One core is left for the trainer; the other processes take turns on the rest.
-    wanted = 1 if layout == "serial" else actor.count or max(1, cores - 1)
-    groups = actor.groups or (2 if layout in ("shared", "remote") else 1)
-    if not actor.groups and actor.envs % (wanted * groups):
-        groups = 1
-    count = wanted
-    if not actor.count or layout == "serial":
-        while actor.envs % (count * groups):
-            count -= 1
-    if actor.envs % (count * groups):
-        raise ConfigError(
-            f"actor.envs: expected a multiple of actor.count x actor.groups = {count} x {groups}, "
-            f"got {actor.envs}. Change one of the three."
-        )
     hosts = experiment.hosts or (DEFAULT_HOSTS if layout == "remote" else {})
-    return dataclasses.replace(
-        experiment,
-        layout=layout,
-        hosts=hosts,
-        actor=dataclasses.replace(actor, count=count, groups=groups),
-        trainer=dataclasses.replace(
-            experiment.trainer, count=1 if layout == "serial" else experiment.trainer.count
-        ),
-    )
+    return settle_counts(dataclasses.replace(experiment, layout=layout, hosts=hosts), cores, device)
 
 
 def process_names(graph: Graph, experiment: Experiment) -> Placed:

@@ -42,7 +42,7 @@ class ActorConfig:
     envs: int = 16
     """Environments in all actors together; with the fragment's length this is the batch."""
     count: int = 0
-    """Actor workers; 0 chooses by layout and cores."""
+    """Actor workers; 0 chooses by layout, cores and environment."""
     max_count: int = 0
     """Room for so many actors, for `srl scale`; 0 has none beyond `count`."""
     max_restarts: int = -1

@@ -45,8 +45,9 @@ class TrainerConfig:
     """Trainers of each policy; they learn together, each from its part of every batch."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes cuda when there is one."""
-    threads: int = 1
-    """Torch threads of each trainer."""
+    threads: int = 0
+    """Torch threads of each trainer; 0 takes one, or half of the cores (at least two) where a CPU
+    learns from images more than once."""
     trust_network: bool = False
     """Trainers of a policy may be on several hosts: what they sum up is then neither encrypted nor
     authenticated on its way, so nobody else must have access to the network between them."""
@@ -54,10 +55,10 @@ class TrainerConfig:
     """How often a killed trainer is started again; -1 is as `max_restarts` says."""
 
     def __post_init__(self) -> None:
-        for name in ("count", "threads"):
-            if getattr(self, name) < 1:
+        for name, least in (("count", 1), ("threads", 0)):
+            if getattr(self, name) < least:
                 raise ConfigError(
-                    f"trainer.{name}: expected at least 1, got {getattr(self, name)}."
+                    f"trainer.{name}: expected at least {least}, got {getattr(self, name)}."
                 )
 
 

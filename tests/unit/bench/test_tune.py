@@ -99,13 +99,13 @@ def test_what_is_not_faster_when_measured_again_is_not_used() -> None:
     assert "the run as it is stays" in found.gain
 
 
-def test_settings_that_only_pay_together_are_found() -> None:
+def test_threads_of_environments_follow_the_actors() -> None:
     def together(experiment: Experiment) -> float:
         both = experiment.actor.count == CORES and experiment.env.threads == 1
         return 2000.0 if both else 1000.0 - experiment.actor.count
 
     found = searched(together, target="W2a", fixed={"layout": "inline"})
-    assert found.best.settings == {"actor.count": CORES, "env.threads": 1}
+    assert found.best.settings == {"actor.count": CORES}
     kept = searched(together, target="W2a", fixed={"layout": "inline", "env.threads": 2})
     assert all("env.threads" not in attempt.settings for attempt in kept.attempts)
 
