@@ -27,8 +27,6 @@ class Workload:
     """Steps of each environment in a batch."""
     epochs: int
     minibatches: int
-    actors: int = 0
-    """0 leaves it to the machine."""
     learning_rate: float = 2.5e-4
     entropy: float = 0.01
     algorithm: Mapping[str, Any] = field(default_factory=dict)
@@ -119,7 +117,6 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "W4": Workload(
         env="srl.bench.masked:MaskedPool",
-        actors=1,
         about="CartPole-v1 without velocities, MLP 64x64 and LSTM 128, sequences of 16",
         envs=64,
         horizon=32,
@@ -149,7 +146,7 @@ def experiment_of(name: str) -> Experiment:
     return Experiment(
         name=name,
         env=EnvConfig(id=workload.env),
-        actor=ActorConfig(envs=workload.envs, count=workload.actors),
+        actor=ActorConfig(envs=workload.envs),
         algorithm={
             "name": "ppo",
             **EQUAL,

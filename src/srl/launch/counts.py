@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from srl.envs.weight import has_pixels, is_body, is_tiny
+from srl.envs.weight import has_pixels, is_body, is_tiny, pool_threads
 from srl.errors import ConfigError
 from srl.experiment import Experiment
 
@@ -36,7 +36,7 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
         ),
     }
     env = experiment.env
-    if not env.threads and not is_tiny(env.id) and experiment.layout != "remote":
+    if not env.threads and pool_threads(env) == 0 and experiment.layout != "remote":
         # Elsewhere the cores are others.
         changed["env"] = dataclasses.replace(env, threads=max(1, cores // count))
     return dataclasses.replace(experiment, **changed)
@@ -66,7 +66,8 @@ def _actors(experiment: Experiment, cores: int) -> int:
 def _environments_are_most(experiment: Experiment) -> bool:
     """Whether to step environments takes more time than to choose actions and to learn."""
     id = experiment.env.id
-    if is_tiny(id) or experiment.algorithm.get("epochs", 0) > LIGHT_EPOCHS:
+    remembers = experiment.network.get("recurrent", "none") != "none"
+    if is_tiny(id) or remembers or experiment.algorithm.get("epochs", 0) > LIGHT_EPOCHS:
         return False
     return is_body(id) or not id.startswith("envpool:")
 

@@ -32,6 +32,7 @@ def test_of_two_cores_a_trainer_with_much_to_do_gets_one() -> None:
     many = {"algorithm.epochs": 10}
     assert counts("envpool:HalfCheetah-v5", **many) == (1, 2)
     assert counts("LunarLander-v3", **many)[0] == 1
+    assert counts("LunarLander-v3", **{"network.recurrent": "lstm"})[0] == 1
 
 
 def test_tiny_steps_and_pixels_stay_in_one_group() -> None:
