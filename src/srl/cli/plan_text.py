@@ -68,13 +68,16 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
 def _does(plan: Plan, worker: WorkerPlan) -> str:
     said = []
     if worker.asks and worker.writes:
-        said.append(f"steps {envs_text(plan)}")
+        pool = plan.experiment["env"]["threads"]
+        said.append(f"steps {envs_text(plan)}" + (f" on {pool} threads" if pool > 1 else ""))
     for verb in ("serves", "asks", "reads", "writes", "trains"):
         names = getattr(worker, verb)
         if names:
             said.append(f"{verb} {_names(names)}")
     if not said and worker.follows:
         said.append(f"follows {_names(worker.follows)}")
+    if worker.threads > 1:
+        said.append(f"{worker.threads} threads")
     return ", ".join(said)
 
 

@@ -82,6 +82,16 @@ def test_the_fastest_carrier_is_chosen_stream_by_stream(capsys):
     assert "actor/0 actor/1 -> trainer/0, tcp" in text
 
 
+def test_threads_are_said_where_there_are_several(capsys):
+    chosen = ["--set", "trainer.threads=3", "--set", "env.threads=2", "--set", "actor.count=1"]
+    assert main(["plan", "envpool:Pong-v5", "--layout", "inline", *chosen]) == 0
+    said = capsys.readouterr().out
+    assert "trains default, 3 threads" in said
+    assert "environments on 2 threads" in said
+    assert main(["plan", "CartPole-v1", "--layout", "inline"]) == 0
+    assert "threads" not in capsys.readouterr().out
+
+
 def test_hosts_that_hold_the_same_are_one_frame_and_frames_do_not_overlap(tmp_path, capsys):
     output = tmp_path / "plan.svg"
     hosts = "hosts={a: [actor], b: [actor], c: [actor], d: [policy, evaluator], e: [trainer]}"
