@@ -9,7 +9,7 @@ Burda et al. 2018), with a network of its own that it trains on everything that 
     actors ──default──▶ curiosity ──default/curiosity──▶ trainer
 
 `DeepSea` is a dive in which every step to the right costs a little, and only a diver who goes right
-at every step finds the treasure: one in 2^10 random dives. PPO alone learns to stay on the left;
+at every step finds the treasure: one in 2^14 random dives. PPO alone learns to stay on the left;
 with the bonus it finds the treasure.
 
 In the layouts `inline` and `shared` the new worker is a process of its own. If it is killed, it is
@@ -37,7 +37,7 @@ class DeepSea(gymnasium.Env):
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, *, size: int = 10, render_mode: str | None = None) -> None:
+    def __init__(self, *, size: int = 14, render_mode: str | None = None) -> None:
         self.size = size
         self.render_mode = render_mode
         self.observation_space = spaces.Box(0.0, 1.0, (2 * size,), np.float32)
