@@ -104,7 +104,7 @@ def test_environments_that_break_their_word(
     name, settings, words = BROKEN_ENVS[case]
     arguments = [f"--env-arg={key}={value}" for key, value in {"at_step": 2, **settings}.items()]
     printed = fails(
-        f"{ENVS}:{name}", *arguments, "--layout", layout, *SMALL,
+        f"{ENVS}:{name}", *arguments, "--layout", layout, *SMALL, "--set", "actor.count=1",
         "--set", "env.step_timeout_seconds=1", "--set", "env.reset_timeout_seconds=1",
     )  # fmt: skip
     for word in (*words, "actor/0", "environment 0"):
