@@ -21,6 +21,11 @@ AUTOGROUP_NICE = -19
 """The heaviest weight of a scheduling group, where the kernel and our rights allow it."""
 
 
+SHARED = Path("/dev/shm")
+LEFT_BEHIND = ("sem.mp-*", "psm_*", "torch_*")
+"""Shared memory of `multiprocessing` and torch, which those who are killed do not remove."""
+
+
 def descendants(pid: int) -> list[int]:
     """Processes that a process started, and theirs, parents first."""
     children: dict[int, list[int]] = {}
@@ -60,8 +65,9 @@ def run(
     """Runs a command to its end, to its time-out, or until `on_line` has seen enough.
 
     `on_line` gets each line of standard output and the seconds since the start, and says whether
-    to stop. In the end everything that the command started is killed.
+    to stop. In the end everything that the command started is killed, and its shared memory freed.
     """
+    before = shared_memory()
     started = time.perf_counter()
     child = subprocess.Popen(
         command,
@@ -102,6 +108,8 @@ def run(
         timer.cancel()
         kill_tree(child)
         errors.join(timeout=5)
+        for left in unused(shared_memory() - before):
+            left.unlink(missing_ok=True)
     code = None if stopped or expired.is_set() else child.returncode
     return Finished(seconds, code, expired.is_set(), list(tail))
 
@@ -112,6 +120,21 @@ def kill_tree(child: subprocess.Popen[str]) -> None:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     child.wait()
+
+
+def shared_memory() -> set[Path]:
+    """What processes share by names that tell of a library."""
+    return {path for pattern in LEFT_BEHIND for path in SHARED.glob(pattern)}
+
+
+def unused(paths: set[Path]) -> set[Path]:
+    """Those that no living process has in its memory."""
+    left = set(paths)
+    for maps in Path("/proc").glob("[0-9]*/maps") if paths else ():
+        with contextlib.suppress(OSError):
+            text = maps.read_text()
+            left -= {path for path in left if str(path) in text}
+    return left
 
 
 def _session(leader: int) -> list[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from compare import measure
-from processes import descendants, run
+from processes import SHARED, descendants, run
 
 SPEED = "print('{\"steps_per_second\": 7}', flush=True)"
 CHILD = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)"
@@ -89,3 +90,33 @@ def test_descendants_are_found() -> None:
 
     run(python(code), 30, look)
     assert len(started[0]) >= 1
+
+
+def test_shared_memory_that_a_killed_contender_leaves_is_freed_and_that_of_others_is_not() -> None:
+    hold = (
+        "import time, multiprocessing.shared_memory as m, multiprocessing.resource_tracker as t\n"
+        "t.register = lambda *_: None\n"
+        "held = m.SharedMemory(create=True, size=64)\n"
+        "print(held.name, flush=True)\n"
+        "time.sleep(600)"
+    )
+    names: list[str] = []
+
+    def note_both(line: str, seconds: float) -> bool:
+        other = subprocess.Popen(python(hold), stdout=subprocess.PIPE, text=True)
+        others.append(other)
+        assert other.stdout is not None
+        names.extend([line, other.stdout.readline().strip()])
+        return True
+
+    others: list[subprocess.Popen[str]] = []
+    try:
+        run(python(hold), 30, note_both)
+        assert not (SHARED / names[0]).exists()
+        assert (SHARED / names[1]).exists()
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+        for name in names:
+            (SHARED / name).unlink(missing_ok=True)
