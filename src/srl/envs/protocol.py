@@ -43,8 +43,8 @@ class EnvConfig:
     """Truncates episodes after this many steps; 0 leaves it to the environment."""
     threads: int = 0
     """Threads of each EnvPool group; 0 takes one where steps are tiny (classic control, toy text),
-    and elsewhere the cores divided by the actors. Other environments are stepped by the actor's own
-    thread."""
+    and elsewhere the cores divided by the actors (on other hosts one for each core). Other
+    environments are stepped by the actor's own thread."""
     step_timeout_seconds: float = 60.0
     """An environment step that takes longer ends the run with an error."""
     reset_timeout_seconds: float = 120.0

@@ -26,9 +26,9 @@ def is_body(id: str) -> bool:
 
 
 def has_pixels(id: str) -> bool:
-    """Whether it is known to be seen as an image: Atari, and what else EnvPool has."""
-    pool = id.startswith("envpool:")
-    return id.startswith("ALE/") or (pool and not is_tiny(id) and not is_body(id))
+    """Whether it is known to be seen as an image: Atari, which EnvPool has as version 5."""
+    atari = id.startswith("envpool:") and id.endswith("-v5")
+    return id.startswith("ALE/") or (atari and not is_body(id))
 
 
 def pool_threads(config: EnvConfig) -> int:

@@ -65,3 +65,4 @@ def test_convolutions_that_see_data_again_get_threads() -> None:
     assert threads("envpool:Pong-v5", layout="serial") == 1
     assert threads("envpool:Pong-v5", device="cuda") == 1
     assert threads("envpool:HalfCheetah-v5") == 1
+    assert threads("envpool:CheetahRun-v1") == 1
