@@ -7,7 +7,6 @@ at a time: run one part for some seconds, and say what a call of it took.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import msgspec
 
 from srl.errors import RunError
 from srl.experiment import Experiment
+from srl.launch.children import single_threaded
 from srl.settings import convert, to_plain
 
 CHUNK_SECONDS = 0.05
@@ -85,12 +85,6 @@ class Copies:
     """So many processes; `run` has all of them, or the first of them, run one part at once."""
 
     def __init__(self, count: int, setup: Setup) -> None:
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-        }
         self._stack = ExitStack()
         self._children = []
         for _ in range(count):
@@ -99,7 +93,7 @@ class Copies:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment,
+                env=single_threaded(),
                 # As worker processes are: the kernel shares cores fairly between sessions.
                 start_new_session=True,
             )

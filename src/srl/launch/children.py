@@ -19,6 +19,13 @@ from srl.launch.places import Exit
 _OUTPUT_BYTES = 1 << 16
 """What is read of a process's output at a time."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_WAIT_ASLEEP = {"OMP_WAIT_POLICY": "passive"}
+"""A thread that waits for its fellows leaves the core to actors, who have work for it."""
+
+
+def single_threaded() -> dict[str, str]:
+    """The environment of a process that computes: threads are what a worker asks torch for."""
+    return {**_WAIT_ASLEEP, **os.environ, **dict.fromkeys(_THREADS, "1")}
 
 
 @dataclass
@@ -58,11 +65,7 @@ class Children:
         with suppress(FileNotFoundError):
             failure_path(self.folder, name).unlink()
         command = [sys.executable, "-m", module, *arguments]
-        environment = {
-            **os.environ,
-            **dict.fromkeys(_THREADS, "1"),
-            "PYTHONUNBUFFERED": "1",
-        }
+        environment = {**single_threaded(), "PYTHONUNBUFFERED": "1"}
         if self._logs is None:
             process = _spawn(command, environment, subprocess.PIPE)
             assert process.stdout is not None

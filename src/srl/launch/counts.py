@@ -46,7 +46,7 @@ def _actors_and_groups(experiment: Experiment, cores: int) -> tuple[int, int]:
     """What is asked for; where nothing is, as near to what suits as divides the environments."""
     layout, actor = experiment.layout, experiment.actor
     count = 1 if layout == "serial" else actor.count or _actors(experiment, cores)
-    groups = actor.groups or (2 if layout in ("shared", "remote") else 1)
+    groups = actor.groups or _groups(layout, count, cores)
     if not actor.groups and actor.envs % (count * groups):
         groups = 1
     if not actor.count or layout == "serial":
@@ -61,6 +61,14 @@ def _actors(experiment: Experiment, cores: int) -> int:
     if cores == 2 and _environments_are_most(experiment):
         return 2
     return max(1, cores - 1)
+
+
+def _groups(layout: str, actors: int, cores: int) -> int:
+    """With a second group an actor has something to step while the first waits for its actions.
+    Where there is an actor for every core, another actor has: larger groups take fewer calls."""
+    if layout == "remote":
+        return 2
+    return 2 if layout == "shared" and actors < cores else 1
 
 
 def _environments_are_most(experiment: Experiment) -> bool:

@@ -46,6 +46,18 @@ def test_actors_of_a_larger_machine_share_its_cores() -> None:
     assert counts("envpool:HalfCheetah-v5", 32, **{"actor.count": 4}) == (4, 8)
 
 
+def test_a_second_group_is_for_cores_that_would_wait() -> None:
+    def groups(layout: str, actors: int, cores: int = 2) -> int:
+        chosen = {"layout": layout, "actor.count": actors}
+        return settled("envpool:HalfCheetah-v5", cores, **chosen).actor.groups
+
+    assert groups("shared", 1) == 2
+    assert groups("shared", 2) == 1
+    assert groups("shared", 4, 32) == 2
+    assert groups("remote", 2) == 2
+    assert groups("inline", 1) == 1
+
+
 def test_what_is_chosen_stays() -> None:
     chosen = {"actor.count": 1, "env.threads": 3, "trainer.threads": 5}
     found = settled("envpool:HalfCheetah-v5", **chosen)
