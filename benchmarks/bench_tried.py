@@ -27,7 +27,10 @@ WORK = {
     "towers": ({"training 256": 256, "training 2048": 2048}, 2048, {"acting 64": 64}),
 }
 """By network: minibatches to learn from, samples of a rollout, rows to act for."""
-NOT_FOR = {"nature": ("tanh by sigmoid",), "towers": ("channels last", "scale in weights")}
+NOT_FOR = {
+    "nature": ("tanh by sigmoid",),
+    "towers": ("channels last", "scale in weights", "space to depth", "gradient in blocks"),
+}
 OURS, PLAIN = "ours", "plain torch"
 
 

@@ -16,7 +16,12 @@ LEARNING_RATE, EPS = 2.5e-4, 1e-5
 TRIED = (
     "allocator", "channels last", "scale in weights", "index_select",
     "fused Adam", "for-each Adam", "compile", "tanh by sigmoid",
+    "space to depth", "gradient in blocks",
 )  # fmt: skip
+BLOCK = 64
+"""Samples of a minibatch that are in flight at a time, where gradients are summed in blocks."""
+
+_LAST = frozenset({"channels last", "space to depth"})
 
 Call = Callable[[], object]
 
@@ -65,15 +70,17 @@ class PlainTorch:
 
         def call() -> None:
             for index in torch.randperm(total).split(size):
-                chosen, value = self.forward(self._pick(obs, index))
                 picked = advantage[index]
-                picked = (picked - picked.mean()) / (picked.std() + 1e-8)
-                ratio = (chosen.log_prob(action[index]) - log_prob[index]).exp()
-                policy_loss = -torch.min(ratio * picked, ratio.clamp(0.8, 1.2) * picked).mean()
-                value_loss = 0.5 * (value - target[index]).square().mean()
-                loss = policy_loss + 0.5 * value_loss - 0.01 * chosen.entropy().mean()
+                weight = (picked - picked.mean()) / (picked.std() + 1e-8)
                 optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                block = BLOCK if "gradient in blocks" in self.tried else size
+                for part, by in zip(index.split(block), weight.split(block), strict=True):
+                    chosen, value = self.forward(self._pick(obs, part))
+                    ratio = (chosen.log_prob(action[part]) - log_prob[part]).exp()
+                    policy_loss = -torch.min(ratio * by, ratio.clamp(0.8, 1.2) * by).sum()
+                    value_loss = 0.5 * (value - target[part]).square().sum()
+                    loss = policy_loss + 0.5 * value_loss - 0.01 * chosen.entropy().sum()
+                    (loss / len(index)).backward()
                 nn.utils.clip_grad_norm_(self.parameters, 0.5)
                 optimizer.step()
 
@@ -101,7 +108,9 @@ class PlainNature(PlainTorch):
     actions = 6
 
     def make(self) -> list[nn.Module]:
-        self.first = nn.Conv2d(4, 32, 8, stride=4)
+        # The same products: blocks of 4x4 pixels as 64 channels.
+        blocks = "space to depth" in self.tried
+        self.first = nn.Conv2d(64, 32, 2) if blocks else nn.Conv2d(4, 32, 8, stride=4)
         self.body = nn.Sequential(
             *(nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2), nn.ReLU()),
             *(nn.Conv2d(64, 64, 3), nn.ReLU()),
@@ -109,7 +118,7 @@ class PlainNature(PlainTorch):
         )
         self.actor, self.critic = nn.Linear(512, self.actions), nn.Linear(512, 1)
         parts: list[nn.Module] = [self.first, self.body, self.actor, self.critic]
-        if "channels last" in self.tried:
+        if self.tried & _LAST:
             for part in parts:
                 part.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return parts
@@ -118,7 +127,9 @@ class PlainNature(PlainTorch):
         return torch.randint(0, 256, (rows, 4, 84, 84), dtype=torch.uint8)
 
     def run(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if "channels last" in self.tried:
+        if "space to depth" in self.tried:
+            obs = F.pixel_unshuffle(obs, 4)
+        if self.tried & _LAST:
             obs = obs.contiguous(memory_format=torch.channels_last)
         if "scale in weights" in self.tried:
             seen = F.conv2d(obs.float(), self.first.weight / 255.0, self.first.bias, stride=4)

@@ -11,8 +11,9 @@ from typing import Any, Literal, TypeVar
 
 from srl.bench.costs import Pieces, costs_of, env_only, measure_pieces, rollout_length
 from srl.bench.limit import Costs, Limit, limit_of
-from srl.bench.machine import Others, commit, machine, versions
+from srl.bench.machine import commit, machine, versions
 from srl.bench.trial import Rate, run_trial
+from srl.bench.usage import Usage
 from srl.envs.registry import probe
 from srl.experiment import Experiment
 from srl.launch.plan import (
@@ -193,9 +194,9 @@ class _Measurement:
         )
 
     def _watched(self, part: Callable[[], T]) -> T:
-        others = Others(os.getpid())
+        usage = Usage(os.getpid())
         found = part()
-        self._loads.append(others.share())
+        self._loads.append(usage.so_far().others)
         return found
 
 
@@ -231,6 +232,10 @@ def as_record(result: Result) -> dict[str, Any]:
         "limit_disagreement": max(known("limit_disagreement"), default=None),
         "doubtful": doubts(result),
         "costs_microseconds": costs_record(middle.bound.costs) if middle.bound else None,
+        "core_microseconds": {
+            kind: round(seconds * 1e6, 3) for kind, seconds in middle.training.core_seconds.items()
+        },
+        "idle_cores": round(middle.training.idle_cores, 3),
         "seconds": round(middle.training.seconds, 1),
         "rounds": rounds,
         "workers": {

@@ -46,6 +46,9 @@ def describe(record: dict[str, Any]) -> str:
             f"{costs['inference']:,.1f}, training {costs['training']:,.1f} core-us; chains: "
             f"collecting {costs['collect_chain']:,.1f}, training {costs['train_chain']:,.1f} us"
         )
+    if taken := record["core_microseconds"]:
+        lines.append(f"  {'core time of a step':<20} {_core_time(taken, costs)}")
+        lines.append(f"  {'cores idle':<20} {record['idle_cores']:>12.0%}")
     for kind, shares in record["workers"].items():
         text = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= 0.005)
         lines.append(f"  {kind:<20} {text}")
@@ -55,6 +58,16 @@ def describe(record: dict[str, Any]) -> str:
         for doubt in record["doubtful"]
     ]
     return "\n".join(lines)
+
+
+def _core_time(taken: dict[str, float], costs: dict[str, float] | None) -> str:
+    """What a step took of the cores, by worker kind, beside what the limit is made of."""
+    each = ", ".join(f"{kind} {cost:,.1f}" for kind, cost in sorted(taken.items()))
+    text = f"{each}: {sum(taken.values()):,.1f} core-us together"
+    if costs:
+        counted = costs["env"] + costs["inference"] + costs["training"]
+        text += f" where the limit counts {counted:,.1f}"
+    return text
 
 
 def settings_line(record: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from srl.bench.machine import Others
+from srl.bench.usage import Usage, Used
 from srl.errors import RunError
 from srl.experiment import Experiment
 from srl.services.metrics import METRICS_FILE
@@ -49,6 +49,10 @@ class Rate:
     """What held the run back, in words."""
     setting: str | None = None
     """The one setting to change, or None where none would help."""
+    core_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What a step took of the cores' time, by the worker kind whose process it was."""
+    idle_cores: float = 0.0
+    """Share of the machine that nobody used in the window."""
     other_load: float = 0.0
     """Share of the machine that other programs used in the window."""
 
@@ -144,22 +148,25 @@ def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow
                 child.stdin.write(msgspec.json.encode(to_plain(changed)) + b"\n")
                 child.stdin.flush()
                 window = Window(warmup, seconds)
-                load = _watch(child, run_dir / METRICS_FILE, window)
+                used = _watch(child, run_dir / METRICS_FILE, window)
             finally:
                 _stop(child)
         summary = read_summary(run_dir)
+    rate = window.rate()
     return dataclasses.replace(
-        window.rate(),
+        rate,
         bottleneck=summary.bottleneck,
         setting=summary.bottleneck_setting,
-        other_load=load,
+        core_seconds={kind: cores / rate.steps_per_second for kind, cores in used.cores.items()},
+        idle_cores=used.idle,
+        other_load=used.others,
     )
 
 
-def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> float:
-    """Feeds the run's lines to the window until that is full; says what others used in it."""
+def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> Used:
+    """Feeds the run's lines to the window until that is full; says who used the cores in it."""
     position = 0
-    others: Others | None = None
+    usage = Usage(os.getpid())
     patience = time.monotonic() + START_SECONDS
     while not window.full:
         if child.poll() is not None:
@@ -177,11 +184,12 @@ def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> float:
                 file.seek(position)
                 whole, newline, _ = file.read().rpartition(b"\n")
             position += len(whole) + len(newline)
+            before = window.begun
             for line in whole.splitlines():
                 window.add(msgspec.json.decode(line))
-        if window.begun and others is None:
-            others = Others(os.getpid())
-    return others.share() if others is not None else 0.0
+            if window.begun and not before:
+                usage = Usage(os.getpid())
+    return usage.so_far()
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

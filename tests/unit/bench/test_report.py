@@ -24,6 +24,8 @@ def round_of(rate: float, load: float = 0.0) -> Round:
             policy_age_mean=0.9,
             workers={"trainer": {"busy": 0.8, "samples": 0.2}},
             bottleneck="the trainer is the limit",
+            core_seconds={"trainer": 8e-5, "actor": 4e-5},
+            idle_cores=0.07,
         ),
         bound=Bound(costs=COSTS, limit=limit_of(COSTS, 2), before=21_000.0, after=20_000.0),
         other_load=load,
@@ -59,6 +61,8 @@ def test_a_table_says_how_far_from_the_limit_and_why() -> None:
     text = describe(record)
     for part in ("20,000", "52%", "set by cores", "the trainer is the limit", "samples 20%"):
         assert part in text
+    assert "actor 40.0, trainer 80.0: 120.0 core-us together where the limit counts 100.0" in text
+    assert "7%" in text
     assert "not to be quoted" not in text
     assert "(10,000 - 11,000)" in markdown([record])[-1]
     assert "max_grad_norm=0.5" in settings_line(record)
