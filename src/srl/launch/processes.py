@@ -200,6 +200,10 @@ class ProcessRun:
         for member in members:
             row = self._controller.board.rows[member.name]
             row.enter("starting")
+            for policy in member.trains:
+                # What was learned from last may be known before the row of a lost host says so.
+                for name, steps in self._controller.collector.consumed(policy).items():
+                    row.set(f"count_{name}", max(steps, row.get(f"count_{name}")))
             self._steps_before[member.name] = row.get("count_env_steps")
         self.fleet.request(process, delay)
 

@@ -189,6 +189,11 @@ class Collector:
         """Environment steps consumed by the policy that has consumed most."""
         return max((int(p.totals.get("env_steps", 0)) for p in self._policies.values()), default=0)
 
+    def consumed(self, policy: str) -> dict[str, int]:
+        """What a policy is known to have learned from, in environment and agent steps."""
+        totals = self._policies[policy].totals if policy in self._policies else {}
+        return {name: int(totals.get(name, 0)) for name in ("env_steps", "agent_steps")}
+
     @property
     def seconds(self) -> float:
         """Seconds of training up to the last tick, those before a resume included."""

@@ -100,6 +100,8 @@ def test_several_policies_have_their_own_numbers(tmp_path):
     assert values["policy_version"] == 5
     assert values["policy_age_mean"] == 0.5
     assert "train.loss" not in values
+    assert collector.consumed("blue") == {"env_steps": 900, "agent_steps": 900}
+    assert collector.consumed("frozen") == {"env_steps": 0, "agent_steps": 0}
 
 
 def test_evaluations_of_one_version_add_up_and_a_newer_one_starts_afresh(tmp_path):
