@@ -38,8 +38,8 @@ class Desk:
         self.admit(admitted)
         self.address = ""
         self.accepted = self.succeeded = self.refused = 0
-        self._told = float("-inf")
-        self._last = 0
+        self._told: dict[str, float] = {}
+        """When a refusal was last logged, by its reason."""
 
     def admit(self, keys: Mapping[str, str]) -> None:
         """Replaces the list: public key (Z85) to the name under which its messages come."""
@@ -62,16 +62,16 @@ class Desk:
             self.refused += 1
             self.tell("it did not show a key of this run (no CURVE, a wrong key, or garbage)")
 
-    def tell(self, reason: str) -> None:
-        """Logs a refusal, unless one was logged just now."""
+    def tell(self, reason: str, who: str = "") -> None:
+        """Logs a refusal, unless one for the same reason was logged just now."""
         now = time.monotonic()
-        if now - self._told < LOG_SECONDS:
+        if now - self._told.get(reason, float("-inf")) < LOG_SECONDS:
             return
-        self._told = now
+        self._told[reason] = now
         log.warning(
-            "%s (%s) refused a connection: %s. %d refused so far; the run goes on. A host that is "
-            "just joining dials again; otherwise somebody else on the network tries this port.",
-            *(self.name, self.address, reason, max(self.refused, 1)),
+            "%s (%s) refused a connection%s: %s. %d refused so far; the run goes on. A host that "
+            "is just joining dials again; otherwise somebody else on the network tries this port.",
+            *(self.name, self.address, who and f" from {who}", reason, max(self.refused, 1)),
         )
 
 
@@ -155,7 +155,7 @@ class Door(threading.Thread):
         if desk is not None and mechanism == b"CURVE" and len(credentials) == 1:
             name = desk.admitted.get(z85.encode(credentials[0]).decode())
         if desk is not None and name is None:
-            desk.tell(f"an unknown key from {address.decode(errors='replace')}")
+            desk.tell("its key is unknown", address.decode(errors="replace"))
         status = [b"200", b"OK"] if name is not None else [b"400", b"unknown key"]
         user = (name or "").encode()
         self._zap.send_multipart([*envelope, version, number, *status, user, b""])
