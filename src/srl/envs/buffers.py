@@ -96,6 +96,7 @@ class ObsBuffer:
         if self._only is not None:
             # The common case, one array, is called without the walk through the space.
             self.write = self._only.write  # type: ignore[method-assign]
+            self.write_all = self._only.write_all  # type: ignore[method-assign]
 
     def _build(self, space: spaces.Space[Any], rows: int, name: str) -> Tree:
         if isinstance(space, spaces.Dict | spaces.Tuple):

@@ -74,9 +74,10 @@ class PackedActor:
         generator: torch.Generator,
     ) -> Act:
         """As `Policy.act`, in memory that the next call for as many rows writes again."""
-        desk = self._desks.get(len(obs))
+        rows = obs.shape[0]
+        desk = self._desks.get(rows)
         if desk is None:
             if len(self._desks) == _MAX_DESKS:
                 del self._desks[next(iter(self._desks))]
-            desk = self._desks[len(obs)] = _Desk(self._towers, self._head, len(obs))
+            desk = self._desks[rows] = _Desk(self._towers, self._head, rows)
         return desk.act(obs, explore, action_mask, generator)
