@@ -101,6 +101,9 @@ def test_too_many_deaths_end_the_run_with_the_cause_the_last_lines_and_a_checkpo
         f"{FAULTY}:TalkingEnv", "--layout", "shared", "--steps", "1e9", *SMALL,
         "--set", "max_restarts=1", "--set", "checkpoint.every_seconds=1000",
     )  # fmt: skip
+    log = training.run_dir / "logs" / "actor-0.log"
+    # Another actor's episodes may be learned from before this one has begun any.
+    wait_for(lambda: log.exists() and "begins" in log.read_text(), 30.0, "what actor-0 says")
     kill_too_often(training, "actor-0")
     version = training.metrics()["policy_version"]
 
