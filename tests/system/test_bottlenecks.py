@@ -19,6 +19,7 @@ pytestmark = pytest.mark.alone
 
 COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
 FASTER = 1.3
+ATTEMPTS = 3
 
 
 def experiment(target: str, env_args: dict[str, Any] | None = None, **settings: Any) -> Experiment:
@@ -34,9 +35,12 @@ def rate(run_dir: Path) -> float:
 
 
 def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setting: str) -> None:
-    """One run for the report, another with what it said; a noisy machine gets a second chance."""
-    speeds = []
-    for attempt in range(2):
+    """One run for the report, another with what it said; other programs only ever slow a run.
+
+    So the fastest run of each side is what counts, and pairs are run until those differ enough.
+    """
+    without, applied = [], []
+    for attempt in range(ATTEMPTS):
         before, after = folder / f"before{attempt}", folder / f"after{attempt}"
         launch(wanted, before, quiet=True)
         report = read_summary(before)
@@ -51,10 +55,11 @@ def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setti
         assert report["bottleneck_setting"] == setting
         assert f"--set {setting}" in report["bottleneck"]
         launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
-        speeds.append(rate(after) / rate(before))
-        if speeds[-1] >= FASTER:
+        without.append(rate(before))
+        applied.append(rate(after))
+        if max(applied) >= FASTER * max(without):
             return
-    pytest.fail(f"--set {setting} made it only {speeds} times as fast")
+    pytest.fail(f"--set {setting}: {applied} steps/s, without it {without}")
 
 
 def test_slow_environments(tmp_path: Path, shm: Path) -> None:
