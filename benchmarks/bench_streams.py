@@ -29,7 +29,6 @@ from two_hosts import TwoHosts
 from srl.arena.arena import Arena, HeapArena
 from srl.arena.shm import Bell, RunFolder, ShmArena
 from srl.data.batching import BatchBuilder
-from srl.data.records import InferenceReply
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
 from srl.gates.post import GatePlan, Samples
@@ -51,18 +50,16 @@ def inference_spec(server: str) -> InferenceSpec:
     )
 
 
+ACTIONS = np.zeros(ROWS, np.int64)
+
+
 def answer(server: InferenceServer) -> bool:
+    """What a policy worker does with what has arrived, for a policy that only echoes."""
     lanes = server.poll()
-    if not len(lanes):
+    if not lanes:
         return False
     request, counts = server.gather(lanes)
-    reply = InferenceReply(
-        action=np.zeros(len(request.is_first), np.int64),
-        state=None,
-        extras={"value": request.obs[:, 0]},
-        policy_version=1,
-    )
-    server.answer(lanes, counts, reply)
+    server.answer_with(lanes, counts, [ACTIONS, request.obs[:, 0]], 1)
     return True
 
 

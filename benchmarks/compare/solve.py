@@ -3,7 +3,8 @@
 A task is solved at the first mean of the last 100 training episodes over its threshold. Ours runs
 its recipe, for all seeds first; a peer runs the settings in `SOLVING`, and is stopped and counted
 as slower at twice our median. Ours is timed to the line that says so, after its last checkpoint.
-Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive.
+Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive, and what is there is
+not run again: take the file away to begin anew.
 
     python benchmarks/compare/solve.py cartpole [--seeds 5] [--peers sb3 ...] [--timeout 3600]
 """
@@ -20,7 +21,7 @@ from typing import Any
 
 from contenders import OURS, Layout, our_command
 from processes import leave_nothing_behind, run
-from records import RESULTS, append, command_text, machine_name
+from records import RESULTS, append, command_text, machine_name, read
 from workloads import THRESHOLDS
 
 from learning import parse_point, peer_command
@@ -176,7 +177,8 @@ def main() -> int:
     options = parser.parse_args()
     leave_nothing_behind()
     path = RESULTS / f"solve_{options.task}_{machine_name()}.jsonl"
-    records: list[dict[str, Any]] = []
+    records = read(path)
+    done = {(record["contender"], record["seed"]) for record in records}
 
     def keep(record: dict[str, Any]) -> None:
         append(path, record)
@@ -187,12 +189,14 @@ def main() -> int:
 
     seeds = range(1, options.seeds + 1)
     for seed in seeds:
-        keep(solve_ours(options.task, seed, options.timeout))
-    ours = median(records)
+        if (OURS, seed) not in done:
+            keep(solve_ours(options.task, seed, options.timeout))
+    ours = median([record for record in records if record["contender"] == OURS])
+    limit = options.timeout if ours is None else 2 * ours
     for seed in seeds:
         for peer in SOLVING[options.task] if options.peers is None else options.peers:
-            limit = options.timeout if ours is None else 2 * ours
-            keep(solve_peer(peer, options.task, seed, limit))
+            if (peer, seed) not in done:
+                keep(solve_peer(peer, options.task, seed, limit))
     lines = [
         f"# Seconds to solve {options.task} (mean of 100 episodes >= {THRESHOLDS[options.task]:g})",
         "",

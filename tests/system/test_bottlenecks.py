@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from harness import FAULTY, read_summary
 
 from srl.experiment import Experiment
@@ -34,10 +38,37 @@ def rate(run_dir: Path) -> float:
     return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
 
 
-def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setting: str) -> None:
+def gain_of_two_threads() -> float:
+    """How much faster two threads multiply matrices than one, on this machine at this time."""
+    matrix = torch.ones(1024, 1024)
+
+    def seconds(threads: int) -> float:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        for _ in range(8):
+            matrix @ matrix
+        return time.perf_counter() - start
+
+    before = torch.get_num_threads()
+    try:
+        return statistics.median(seconds(1) / seconds(2) for _ in range(15))
+    finally:
+        torch.set_num_threads(before)
+
+
+def assert_report_is_true(
+    wanted: Experiment,
+    folder: Path,
+    *,
+    names: str,
+    setting: str,
+    most: Callable[[], float] | None = None,
+) -> None:
     """One run for the report, another with what it said; other programs only ever slow a run.
 
-    So the fastest run of each side is what counts, and pairs are run until those differ enough.
+    So the fastest run of each side is what counts, and pairs are run until those differ enough. No
+    setting gives more than the machine does: where `most` says how much that is, half of it will
+    do.
     """
     without, applied = [], []
     for attempt in range(ATTEMPTS):
@@ -57,9 +88,10 @@ def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setti
         launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
         without.append(rate(before))
         applied.append(rate(after))
-        if max(applied) >= FASTER * max(without):
+        faster = FASTER if most is None else min(FASTER, 1.0 + 0.5 * (most() - 1.0))
+        if max(applied) >= faster * max(without):
             return
-    pytest.fail(f"--set {setting}: {applied} steps/s, without it {without}")
+    pytest.fail(f"--set {setting}: {applied} steps/s, without it {without}; {faster=:.2f}")
 
 
 def test_slow_environments(tmp_path: Path, shm: Path) -> None:
@@ -120,7 +152,11 @@ def test_slow_learner(tmp_path: Path, shm: Path, plant: str) -> None:
            **SLOW_LEARNERS[plant]},
     )  # fmt: skip
     assert_report_is_true(
-        wanted, tmp_path, names="the trainer is the limit", setting="trainer.threads=2"
+        wanted,
+        tmp_path,
+        names="the trainer is the limit",
+        setting="trainer.threads=2",
+        most=gain_of_two_threads,
     )
 
 

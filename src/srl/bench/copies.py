@@ -117,8 +117,12 @@ class Copies:
 
     def run(self, order: Order, *, count: int | None = None) -> list[Taken]:
         """What each copy took; the others sleep."""
-        chosen = self._children[:count]
-        for child in chosen:
+        return self.run_each([order] * len(self._children[:count]))
+
+    def run_each(self, orders: list[Order]) -> list[Taken]:
+        """The same with an order for each of the first copies, all at the same time."""
+        chosen = self._children[: len(orders)]
+        for child, order in zip(chosen, orders, strict=True):
             _tell(child, msgspec.json.encode(order))
         return [msgspec.json.decode(_hear(child), type=Taken) for child in chosen]
 

@@ -31,7 +31,7 @@ def measure_pieces(
     envs = experiment.actor.envs
     sizes = group_sizes(experiment, cores)
     found: Pieces = {}
-    with Copies(cores, setup_of(_still(experiment), device, sizes, (envs,))) as copies:
+    with Copies(cores, setup_of(one_thread(experiment), device, sizes, (envs,))) as copies:
 
         def run(order: Order, count: int | None = None) -> None:
             say(f"cost of {order.part}, {order.envs} environments, {order.threads} thread(s)")
@@ -40,7 +40,7 @@ def measure_pieces(
         for part in ("env", "inference"):
             for size in sizes:
                 run(Order(part=part, envs=size, seconds=seconds))
-        for part in _updates(experiment):
+        for part in updates_of(experiment):
             run(Order(part=part, envs=envs, seconds=seconds))
             run(Order(part=part, envs=envs, seconds=seconds, threads=cores), count=1)
     return found
@@ -57,7 +57,7 @@ def costs_of(experiment: Experiment, cores: int, *measured: Pieces) -> Costs:
         order = Order(part=part, envs=size, seconds=0.0, threads=threads)
         return Taken.together([pieces[_key(order)] for pieces in measured])
 
-    updates = [(taken(part), taken(part, threads=cores)) for part in _updates(experiment)]
+    updates = [(taken(part), taken(part, threads=cores)) for part in updates_of(experiment)]
     ticks = {size: (taken("env", size), taken("inference", size)) for size in sizes}
     # How environments are grouped is the run's choice, not the machine's limit.
     return Costs(
@@ -88,7 +88,7 @@ def rollout_length(experiment: Experiment) -> int:
     return int(settings["rollout_length"])
 
 
-def _updates(experiment: Experiment) -> list[str]:
+def updates_of(experiment: Experiment) -> list[str]:
     """The learner step of each policy that learns, as a part."""
     learn = [name for name, policy in experiment.policies.items() if policy.mode == "train"]
     return [f"training:{name}" for name in learn]
@@ -116,7 +116,7 @@ def plain_loop(experiment: Experiment, device: str, seconds: float) -> float:
     return taken.calls * envs * length / taken.seconds
 
 
-def _still(experiment: Experiment) -> Experiment:
+def one_thread(experiment: Experiment) -> Experiment:
     """The same work on one thread in each copy, with a policy that learns next to nothing."""
     env = experiment.env
     if env.id.startswith("envpool:"):

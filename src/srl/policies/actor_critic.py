@@ -78,14 +78,13 @@ class ActorCritic(Policy):
         self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
         self._towers = self._make_towers()
         self._packed: PackedActor | None = None
-        # Observations that go into the towers as they are.
+        # One vector for both towers.
         self._packs = (
             self._towers is not None
             and len(self._towers[0]) > 1
             and isinstance(agent.obs, ArraySpec)
             and (agent.obs.dtype, len(agent.obs.seen_shape)) == ("float32", 1)
             and not agent.obs.categories
-            and self.obs_norm is None
         )
 
     def act(
@@ -124,7 +123,10 @@ class ActorCritic(Policy):
             mean, std = self.return_norm.mean, self.return_norm.std
             critic = [*critic[:-1], (weight * std, torch.addcmul(mean, bias, std))]
         if self._packed is None:
-            self._packed = PackedActor((actor, critic), self.config.activation, self.action_head)
+            norm = None if self.obs_norm is None else self.obs_norm.norms[0]
+            assert norm is None or isinstance(norm, RunningNorm)
+            activation = self.config.activation
+            self._packed = PackedActor((actor, critic), activation, self.action_head, norm)
         else:
             self._packed.load((actor, critic))
 

@@ -281,13 +281,18 @@ def test_a_packed_policy_acts_as_before(action: ActionSpec, normalize: bool) -> 
     masked = not isinstance(action, Box)
     agent = AgentSpec(obs=VECTOR, action=action, has_action_mask=masked)
     config = ActorCriticConfig(
-        normalize_returns=normalize, policy_gain=1.0, initial_log_std=-0.3, hidden_sizes=(32, 16)
+        normalize_obs=normalize,
+        normalize_returns=normalize,
+        policy_gain=1.0,
+        initial_log_std=-0.3,
+        hidden_sizes=(32, 16),
     )
     policy, copy = ActorCritic(agent, config), ActorCritic(agent, config)
     generators = [torch.Generator().manual_seed(3) for _ in range(2)]
     for number, rows in enumerate((64, 5, 64)):
         # Newer weights, other rows, and temperatures from greedy to sampling.
         policy.track_returns(torch.tensor([3.0, 8.0, -1.0]) * (number + 1))
+        policy.track_obs(2.0 + 5.0 * torch.randn(4, 8, 3), torch.ones(4, 8, dtype=torch.bool))
         torch.nn.init.normal_(policy.action_head.linear.bias)
         copy.load_state_dict(policy.state_dict())
         mask = None
@@ -295,7 +300,10 @@ def test_a_packed_policy_acts_as_before(action: ActionSpec, normalize: bool) -> 
             mask = torch.ones(rows, *agent.action_mask.shape, dtype=torch.bool)
             mask[::2, 0] = False
         first, explore = torch.zeros(rows, dtype=torch.bool), torch.linspace(0, 1, rows)
-        inputs = (torch.randn(rows, 3), None, first, explore, mask)
+        obs = torch.randn(rows, 3)
+        obs[0] = torch.tensor([1e4, -1e4, 1.0])  # Beyond what normalised numbers are clipped at.
+        obs = obs if normalize else obs.clamp(-3.0, 3.0)
+        inputs = (obs, None, first, explore, mask)
         with torch.inference_mode():
             copy.pack()
             plain = policy.act(*inputs, generators[0])
