@@ -27,7 +27,7 @@ from workloads import THRESHOLDS
 from learning import parse_point, peer_command
 from srl.bench.machine import commit, machine
 
-RECIPES = {"cartpole": "cartpole", "cheetah": "halfcheetah", "pong": "pong_envpool"}
+RECIPES = {"cartpole": "cartpole", "cheetah": "halfcheetah_envpool", "pong": "pong_envpool"}
 
 _ZOO_CARTPOLE = {
     "num_envs": 8,
@@ -42,6 +42,15 @@ _ZOO_CARTPOLE = {
 }
 """RL Baselines3 Zoo."""
 _FAST_CARTPOLE = {"num_envs": 16, "horizon": 64, "epochs": 8, "learning_rate": 2e-3}
+_FAST_CHEETAH = {
+    "num_envs": 64,
+    "horizon": 32,
+    "epochs": 4,
+    "minibatches": 4,
+    "learning_rate": 1e-3,
+    "log_std": -1.0,
+}
+"""Those of our recipe: far faster than the usual 16 environments x 128 steps, 10 x 32."""
 _ATARI = {"clip": 0.1, "anneal_steps": 10_000_000}
 """CleanRL's and the Zoo's settings for Atari."""
 _POOL: Layout = {"vec": "envpool", "threads": 1}
@@ -64,9 +73,9 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
         "torchrl": ({"vec": "serial", "threads": 1}, {**_ZOO_CARTPOLE, "anneal_steps": 0}),
     },
     "cheetah": {
-        "sb3": (_POOL, {}),
-        "cleanrl_envpool": (_POOL, {}),
-        "sample_factory": (_SF_POOL, {"epochs": 4, "minibatches": 4}),
+        "sb3": (_POOL, _FAST_CHEETAH),
+        "cleanrl_envpool": (_POOL, _FAST_CHEETAH),
+        "sample_factory": (_SF_POOL, _FAST_CHEETAH),
     },
     "pong": {
         "sb3": (_POOL_TWO, _ATARI),

@@ -37,6 +37,8 @@ class Settings:
     """The learning rate goes to 0 linearly over so many environment steps; 0: it is constant."""
     normalize: bool = False
     """Observations and returns by their running deviation (learning only: no workload does)."""
+    log_std: float = 0.0
+    """Of real-valued actions: log of the standard deviation at the start."""
 
     @property
     def batch(self) -> int:

@@ -48,7 +48,13 @@ def nature_cnn() -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_shape: tuple[int, ...], num_actions: int, continuous: bool) -> None:
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        num_actions: int,
+        continuous: bool,
+        log_std: float = 0.0,
+    ) -> None:
         super().__init__()
         self.continuous, self.pixels = continuous, len(obs_shape) == 3
         if self.pixels:
@@ -59,7 +65,7 @@ class Agent(nn.Module):
             self.actor = tower(obs_shape[0], num_actions, 0.01)
             self.critic = tower(obs_shape[0], 1, 1.0)
         if continuous:
-            self.log_std = nn.Parameter(torch.zeros(1, num_actions))
+            self.log_std = nn.Parameter(torch.full((1, num_actions), log_std))
 
     def features(self, obs: torch.Tensor) -> torch.Tensor:
         return self.body(obs / 255.0) if self.pixels else obs
@@ -157,7 +163,8 @@ def train(options: Options, meter: Meter) -> None:
         envs = Normalized(envs, s.num_envs, s.gamma)
     obs = torch.as_tensor(envs.reset(), dtype=torch.float32)
     continuous = s.env == "cheetah"
-    agent = Agent(obs.shape[1:], space.shape[0] if continuous else int(space.n), continuous)
+    num_actions = space.shape[0] if continuous else int(space.n)
+    agent = Agent(obs.shape[1:], num_actions, continuous, s.log_std)
     meter.num_parameters = sum(p.numel() for p in agent.parameters())
     optimizer = torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=s.adam_eps)
     storage = Storage(s.horizon, s.num_envs, obs.shape[1:], space.shape)

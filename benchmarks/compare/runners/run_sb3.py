@@ -131,7 +131,8 @@ def make_model(options: Options, envs: VecEnv):
         "device": "cpu",
     }
     if not s.lstm:
-        return PPO("CnnPolicy" if s.env == "pong" else "MlpPolicy", envs, **shared)
+        kind = "CnnPolicy" if s.env == "pong" else "MlpPolicy"
+        return PPO(kind, envs, policy_kwargs={"log_std_init": s.log_std}, **shared)
     from sb3_contrib import RecurrentPPO
 
     network = {

@@ -88,7 +88,7 @@ def network_arguments(options: Options) -> list[str]:
         "512",
         f"--obs_scale={255.0 if s.env == 'pong' else 1.0}",
         "--adaptive_stddev=False",
-        "--initial_stddev=1.0",
+        f"--initial_stddev={math.exp(s.log_std)}",
         f"--normalize_input={s.normalize}",
         f"--normalize_returns={s.normalize}",
     ]

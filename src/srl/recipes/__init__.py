@@ -14,7 +14,7 @@ _FAMILIES = {
     "classic": ("cartpole", "acrobot", "mountaincar_continuous", "pendulum", "lunarlander"),
     "memory": ("memory", "cartpole_masked"),
     "atari": ("pong", "pong_envpool", "breakout"),
-    "mujoco": ("halfcheetah", "hopper"),
+    "mujoco": ("halfcheetah", "halfcheetah_envpool", "hopper"),
     "multiagent": ("simple_tag", "simple_spread", "tictactoe", "tictactoe_random"),
 }
 

@@ -12,6 +12,32 @@ def halfcheetah() -> Experiment:
     return _robot("halfcheetah", "HalfCheetah-v5")
 
 
+def halfcheetah_envpool() -> Experiment:
+    """The same cheetah by EnvPool, 64 at once, with larger minibatches and less noise at first: a
+    return of 2,000 in a fraction of the time."""
+    return Experiment(
+        name="halfcheetah_envpool",
+        env=EnvConfig(id="envpool:HalfCheetah-v5"),
+        actor=ActorConfig(envs=64),
+        algorithm={
+            "name": "ppo",
+            "rollout_length": 32,
+            "epochs": 4,
+            "minibatches": 4,
+            "learning_rate": 1e-3,
+            "learning_rate_schedule": "linear",
+            "entropy_coefficient": 0.0,
+        },
+        network={
+            "name": "actor_critic",
+            "normalize_obs": True,
+            "normalize_returns": True,
+            "initial_log_std": -1.0,
+        },
+        steps=1_500_000,
+    )
+
+
 def hopper() -> Experiment:
     """Hop with one leg; random play returns about 20."""
     return _robot("hopper", "Hopper-v5")
