@@ -7,6 +7,7 @@ for double buffering) or `envs=envpool` (a pool for each worker, batched samplin
 
 from __future__ import annotations
 
+import math
 import tempfile
 
 import gymnasium
