@@ -42,6 +42,7 @@ _ZOO_CARTPOLE = {
 }
 """RL Baselines3 Zoo."""
 _FAST_CARTPOLE = {"num_envs": 16, "horizon": 64, "epochs": 8, "learning_rate": 2e-3}
+"""Those of our recipe, in part."""
 _FAST_CHEETAH = {
     "num_envs": 64,
     "horizon": 32,
@@ -61,6 +62,10 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
     "cartpole": {
         "sb3": ({"vec": "dummy", "threads": 1}, _ZOO_CARTPOLE),
         "cleanrl": ({"vec": "sync", "threads": 1}, _ZOO_CARTPOLE),
+        "cleanrl_envpool": (
+            _POOL,
+            {**_FAST_CARTPOLE, "gamma": 0.98, "gae_lambda": 0.9, "entropy_coefficient": 0.0},
+        ),
         "sample_factory_gym": (
             {"envs": "gym", "mode": "async", "workers": 2, "splits": 2},
             {**_FAST_CARTPOLE, "minibatches": 2, "learning_rate": 1e-3},
