@@ -29,7 +29,7 @@ Costs = dict[tuple[str, str], list[float]]
 
 
 def measure(experiment: Experiment, seconds: float, rounds: int) -> Costs:
-    device = choose_device(experiment.device)
+    device = choose_device(experiment.trainer.device)
     settled = settle(experiment, available_cores(), device)
     actor = settled.actor
     group = actor.envs // (actor.count * actor.groups)
