@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from harness import FAULTY, read_summary
 
 from srl.experiment import Experiment
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.alone
 
 COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
 FASTER = 1.3
-ATTEMPTS = 3
+ATTEMPTS = 4
 
 
 def experiment(target: str, env_args: dict[str, Any] | None = None, **settings: Any) -> Experiment:
@@ -38,22 +35,14 @@ def rate(run_dir: Path) -> float:
     return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
 
 
-def gain_of_two_threads() -> float:
-    """How much faster two threads multiply matrices than one, on this machine at this time."""
-    matrix = torch.ones(1024, 1024)
+def fastest_update(run_dir: Path) -> float:
+    """Learner steps per second, by the shortest one.
 
-    def seconds(threads: int) -> float:
-        torch.set_num_threads(threads)
-        start = time.perf_counter()
-        for _ in range(8):
-            matrix @ matrix
-        return time.perf_counter() - start
-
-    before = torch.get_num_threads()
-    try:
-        return statistics.median(seconds(1) / seconds(2) for _ in range(15))
-    finally:
-        torch.set_num_threads(before)
+    Threads that wait for each other suffer most where a host withholds a core now and then, for
+    minutes on end; a single learner step is short enough to come through in between.
+    """
+    lines = read_metrics(run_dir)
+    return 1.0 / min(line["update_seconds"] for line in lines if line.get("update_seconds"))
 
 
 def assert_report_is_true(
@@ -62,13 +51,11 @@ def assert_report_is_true(
     *,
     names: str,
     setting: str,
-    most: Callable[[], float] | None = None,
+    speed: Callable[[Path], float] = rate,
 ) -> None:
     """One run for the report, another with what it said; other programs only ever slow a run.
 
-    So the fastest run of each side is what counts, and pairs are run until those differ enough. No
-    setting gives more than the machine does: where `most` says how much that is, half of it will
-    do.
+    So the fastest run of each side is what counts, and pairs are run until those differ enough.
     """
     without, applied = [], []
     for attempt in range(ATTEMPTS):
@@ -86,12 +73,11 @@ def assert_report_is_true(
         assert report["bottleneck_setting"] == setting
         assert f"--set {setting}" in report["bottleneck"]
         launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
-        without.append(rate(before))
-        applied.append(rate(after))
-        faster = FASTER if most is None else min(FASTER, 1.0 + 0.5 * (most() - 1.0))
-        if max(applied) >= faster * max(without):
+        without.append(speed(before))
+        applied.append(speed(after))
+        if max(applied) >= FASTER * max(without):
             return
-    pytest.fail(f"--set {setting}: {applied} steps/s, without it {without}; {faster=:.2f}")
+    pytest.fail(f"--set {setting}: speeds {applied}, without it {without}")
 
 
 def test_slow_environments(tmp_path: Path, shm: Path) -> None:
@@ -156,7 +142,7 @@ def test_slow_learner(tmp_path: Path, shm: Path, plant: str) -> None:
         tmp_path,
         names="the trainer is the limit",
         setting="trainer.threads=2",
-        most=gain_of_two_threads,
+        speed=fastest_update,
     )
 
 
