@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import FAULTY, read_summary
 
+from srl.bench.bench import NOISE
+from srl.bench.usage import Usage
 from srl.experiment import Experiment
 from srl.launch.launch import launch
 from srl.launch.plan import available_cores
@@ -20,7 +22,8 @@ pytestmark = pytest.mark.alone
 
 COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
 FASTER = 1.3
-ATTEMPTS = 4
+TRIES = 3
+MOST_PAIRS = 6
 
 
 def experiment(target: str, env_args: dict[str, Any] | None = None, **settings: Any) -> Experiment:
@@ -35,31 +38,17 @@ def rate(run_dir: Path) -> float:
     return (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
 
 
-def fastest_update(run_dir: Path) -> float:
-    """Learner steps per second, by the shortest one.
-
-    Threads that wait for each other suffer most where a host withholds a core now and then, for
-    minutes on end; a single learner step is short enough to come through in between.
-    """
-    lines = read_metrics(run_dir)
-    return 1.0 / min(line["update_seconds"] for line in lines if line.get("update_seconds"))
-
-
-def assert_report_is_true(
-    wanted: Experiment,
-    folder: Path,
-    *,
-    names: str,
-    setting: str,
-    speed: Callable[[Path], float] = rate,
-) -> None:
+def assert_report_is_true(wanted: Experiment, folder: Path, *, names: str, setting: str) -> None:
     """One run for the report, another with what it said; other programs only ever slow a run.
 
-    So the fastest run of each side is what counts, and pairs are run until those differ enough.
+    So the fastest run of each side is what counts, and pairs are run until those differ enough. A
+    pair beside which others, or the host of a virtual machine, used the cores is not counted as a
+    try.
     """
-    without, applied = [], []
-    for attempt in range(ATTEMPTS):
+    without, applied, tries = [], [], 0
+    for attempt in range(MOST_PAIRS):
         before, after = folder / f"before{attempt}", folder / f"after{attempt}"
+        usage = Usage(os.getpid())
         launch(wanted, before, quiet=True)
         report = read_summary(before)
         assert names in report["bottleneck"]
@@ -73,11 +62,14 @@ def assert_report_is_true(
         assert report["bottleneck_setting"] == setting
         assert f"--set {setting}" in report["bottleneck"]
         launch(override(wanted, parse_pairs([setting], "--set")), after, quiet=True)
-        without.append(speed(before))
-        applied.append(speed(after))
+        without.append(rate(before))
+        applied.append(rate(after))
         if max(applied) >= FASTER * max(without):
             return
-    pytest.fail(f"--set {setting}: speeds {applied}, without it {without}")
+        tries += usage.so_far().others <= NOISE
+        if tries == TRIES:
+            break
+    pytest.fail(f"--set {setting}: {applied} steps/s, without it {without}, {tries} tries alone")
 
 
 def test_slow_environments(tmp_path: Path, shm: Path) -> None:
@@ -138,11 +130,7 @@ def test_slow_learner(tmp_path: Path, shm: Path, plant: str) -> None:
            **SLOW_LEARNERS[plant]},
     )  # fmt: skip
     assert_report_is_true(
-        wanted,
-        tmp_path,
-        names="the trainer is the limit",
-        setting="trainer.threads=2",
-        speed=fastest_update,
+        wanted, tmp_path, names="the trainer is the limit", setting="trainer.threads=2"
     )
 
 
