@@ -18,6 +18,7 @@ from srl.data.flags import any_true
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
+from srl.envs.envpool_families import import_envpool
 from srl.envs.protocol import EnvConfig, Lanes, OnCall
 from srl.envs.spaces import ActionAdapter
 from srl.envs.vector_group import VectorGroup
@@ -41,9 +42,9 @@ class EnvPoolGroup(VectorGroup):
         on_call: OnCall,
         render: bool,
     ) -> None:
-        self._envpool = _import(config)
+        self._envpool = _import(config, name)
         self._name = name
-        if name not in self._envpool.list_all_envs():
+        if name not in self._envpool.registration.registry.specs:
             known = self._envpool.list_all_envs()
             raise ConfigError(f"unknown environment {config.id!r}: {nearest(name, known)}")
         if config.backend == "single":
@@ -203,12 +204,11 @@ class _Stepper:
         return obs, reward, terminated, truncated, _NO_INFO
 
 
-def _import(config: EnvConfig) -> Any:
+def _import(config: EnvConfig, name: str) -> Any:
     try:
-        import envpool
+        return import_envpool(name)
     except ImportError:
         raise MissingDependency(f"environment {config.id!r}", "envpool") from None
-    return envpool
 
 
 def _settings(spec: Any) -> list[str]:
