@@ -77,6 +77,7 @@ def our_equal_command(settings: Settings, env_steps: int, seed: int, run_dir: Pa
         "algorithm.adam_eps": settings.adam_eps,
         "network.normalize_obs": normalize,
         "network.normalize_returns": normalize,
+        "logging.interval_seconds": 0.2,
     }
     pairs = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     return our_command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -66,7 +67,11 @@ def test_an_agent_that_ends_again_and_again_waits_longer_and_then_ends_the_run()
 def test_agents_of_this_machine_are_started_again_and_given_up_with_their_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-c", "print('no such face'); raise SystemExit(3)"]
+    # It ends when it is told to, not while the test still looks at what the one before it left.
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    code = "import sys; print('no such face'); open(sys.argv[1]).read(); raise SystemExit(3)"
+    command = [sys.executable, "-c", code, str(told)]
     monkeypatch.setattr(local_agents, "agent_command", lambda join, name: command)
     clock = Clock()
     monkeypatch.setattr(local_agents, "AgentRestarts", lambda: AgentRestarts(clock))
@@ -76,6 +81,7 @@ def test_agents_of_this_machine_are_started_again_and_given_up_with_their_last_l
     engine.start(Join(address="127.0.0.1:1", key_file=tmp_path / "join.key"), [host])
     try:
         for number in range(AGENT_RESTARTS):
+            told.write_text("end")
             engine._agents["a"].wait(30)
             news = engine.poll()
             assert len(news) == 1
@@ -85,6 +91,7 @@ def test_agents_of_this_machine_are_started_again_and_given_up_with_their_last_l
             assert engine.poll() == [], "said once"
             clock.now += 60.0 / AGENT_RESTARTS
             engine.poll()
+        told.write_text("end")
         engine._agents["a"].wait(30)
         with pytest.raises(RunError, match=r"ended 7 times .*exit code 3(?s:.*)no such face"):
             engine.poll()
