@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
+from srl.envs.envpool_families import import_envpool
 from srl.errors import MissingDependency
 
 POSITIONS = [0, 2]
@@ -25,7 +26,7 @@ class MaskedPool(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray])
 
     def __init__(self, *, num_envs: int) -> None:
         try:
-            import envpool
+            envpool = import_envpool("CartPole-v1")
         except ImportError:
             raise MissingDependency("CartPole without velocities", "envpool") from None
         self._envpool = envpool
