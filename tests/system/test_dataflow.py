@@ -11,11 +11,16 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from harness import SMALL, Training, checkpoints, read_summary, wait_for
 
+import srl
+from srl.data.records import Trajectory
+from srl.data.tree import Tree
 from srl.errors import CheckpointError
 from srl.services.checkpoints import open_checkpoint, read_part
+from srl.workers.relabeller import Relabeller
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "05_own_dataflow.py"
 STREAMS = ("default", "default/curiosity")
@@ -110,6 +115,36 @@ def test_a_relabeller_that_is_killed_too_often_ends_the_run(start: Start) -> Non
     assert read_summary(training.run_dir)["status"] == "failed"
     assert_books_add_up(training.run_dir)
     assert training.survivors() == []
+
+
+class Late(Relabeller):
+    """Writes its part of the last checkpoint when the trainer has written its own and has left."""
+
+    def relabel(self, fragment: Trajectory, length: int) -> None:
+        pass
+
+    def own_state(self) -> Tree:
+        if self.stopping():
+            others = psutil.Process(os.getppid()).children()
+            trainers = [p for p in others if p.is_running() and "trainer-0" in p.cmdline()]
+            assert psutil.wait_procs(trainers, timeout=30.0)[1] == []
+        return {"late": True}
+
+
+def late(graph: srl.Graph) -> srl.Graph:
+    return graph.insert("late", srl.WorkerGroup(kind=f"{__file__}:Late"), into="default")
+
+
+def test_who_has_written_may_leave_before_others_have(start: Start) -> None:
+    training = start(
+        "cartpole", *SMALL, "--layout", "inline", "--steps", "1e9",
+        "--set", f"dataflow={__file__}:late",
+        "--set", "checkpoint.every_seconds=1e6",
+    )  # fmt: skip
+    training.wait_for_updates(2, seconds=120.0)
+    assert training.stop(signal.SIGINT) == 130
+    (last,) = checkpoints(training.run_dir)
+    assert read_part(open_checkpoint(last), "late/0")["own"] == {"late": True}
 
 
 @pytest.mark.machines

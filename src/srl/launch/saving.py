@@ -82,22 +82,27 @@ class Saving:
         return [w for w in self._kept if w.trains or self._fleet.is_alive(w.process)]
 
     def finish(self, seconds: float, pause: Callable[[], None]) -> list[str]:
-        """Waits for the parts that are pending, and gives the checkpoint up if a writer ends or is
-        slow; those that ended are returned."""
+        """Waits for the parts that are pending, and gives the checkpoint up if a writer ends
+        without its own or is slow; those that ended so are returned."""
         if self._pending is None:
             return []
         (number, folder), self._pending = self._pending, None
         deadline = time.monotonic() + seconds
-        writers = {worker.process for worker in self._writers()}
+        writers = self._writers()
         gone: list[str] = []
         while not self._written(number) and not gone and time.monotonic() < deadline:
             pause()
-            gone = [name for name in writers if not self._fleet.is_alive(name)]
+            gone = [w.process for w in writers if self._left_without(w, number)]
         if self._written(number):
             self._commit(number, folder)
-            return []
-        self._controller.store.abort(folder)
-        self._clear()
-        text = "the last checkpoint was not written in time"
-        self._controller.collector.add(Note("controller", "warning", text))
+        else:
+            self._controller.store.abort(folder)
+            self._clear()
+            text = "the last checkpoint was not written in time"
+            self._controller.collector.add(Note("controller", "warning", text))
         return gone
+
+    def _left_without(self, worker: WorkerPlan, number: int) -> bool:
+        """Whether a writer has ended without its part; who has written is free to leave first."""
+        ended = not self._fleet.is_alive(worker.process)
+        return ended and self._controller.board.rows[worker.name].get("checkpoint") < number
