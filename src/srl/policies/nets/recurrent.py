@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from srl.policies.nets.lstm import lstm_unroll
+
 State = dict[str, torch.Tensor]
 
 
@@ -40,33 +42,23 @@ class RecurrentCore(nn.Module):
         self, x: torch.Tensor, state: State, is_first: torch.Tensor, active: torch.Tensor
     ) -> tuple[torch.Tensor, State]:
         """Runs over [T, B]: zero where `is_first`, unchanged where not `active`."""
-        resets: list[bool] = is_first.any(1).tolist()
-        holds: list[bool] = (~active).any(1).tolist()
-        outputs, t, ticks = [], 0, len(resets)
-        while t < ticks:
-            if resets[t]:
-                state = reset(state, is_first[t])
-            if holds[t]:
-                state = self._held_step(x[t], state, active[t])
-                outputs.append(state["h"].unsqueeze(0))
-                t += 1
-                continue
-            # Ticks up to the next reset or hold go through in one call: many times faster.
-            end = t + 1
-            while end < ticks and not (resets[end] or holds[end]):
-                end += 1
-            out, state = self._whole(x[t:end], state)
-            outputs.append(out)
-            t = end
-        return torch.cat(outputs), state
-
-    def _held_step(self, x: torch.Tensor, state: State, active: torch.Tensor) -> State:
-        """One tick in which only the `active` rows move on."""
-        new, moves = self.step(x, state), active.unsqueeze(-1)
-        return {key: torch.where(moves, new[key], state[key]) for key in self.keys}
+        state = reset(state, is_first[0])
+        if bool(active.all()) and not bool(is_first[1:].any()):
+            return self._whole(x, state)
+        if len(self.keys) == 2:
+            weights = self.rnn.all_weights[0]
+            out, c = lstm_unroll(x, state["h"], state["c"], weights, is_first, active)
+            return out, {"h": out[-1], "c": c}
+        moves = active.unsqueeze(-1)
+        outputs = []
+        for t, features in enumerate(x.unbind()):
+            state = reset(state, is_first[t])
+            state = {"h": torch.where(moves[t], self.step(features, state)["h"], state["h"])}
+            outputs.append(state["h"])
+        return torch.stack(outputs), state
 
     def _whole(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        """Some ticks in one call, in which no row is reset or held."""
+        """All ticks in one call, after the first of which no row is reset and none is held."""
         start = tuple(state[key].unsqueeze(0).contiguous() for key in self.keys)
         if len(self.keys) == 2:
             out, (h, c) = self.rnn(x, start)
@@ -77,5 +69,7 @@ class RecurrentCore(nn.Module):
 
 def reset(state: State, is_first: torch.Tensor) -> State:
     """The state with zeros in the rows where an episode starts."""
-    first = is_first.unsqueeze(-1)
-    return {key: value.masked_fill(first, 0.0) for key, value in state.items()}
+    rows = is_first.nonzero().squeeze(1)
+    if not len(rows):
+        return state
+    return {key: value.index_fill(0, rows, 0.0) for key, value in state.items()}
