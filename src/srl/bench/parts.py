@@ -129,6 +129,8 @@ class PartLane:
             item_ids=np.zeros(1, np.int64),
             burn_in=spec.burn_in,
             state_every=spec.state_every,
+            # As in a run, where actors are a version behind.
+            learner_version=1,
         )
 
     def update(self) -> None:

@@ -226,7 +226,7 @@ class TrainerWorker(Worker):
         self._algorithm.remember()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
         try:
-            for result in self._algorithm.update(self._training.batch(), progress):
+            for result in self._algorithm.update(self._training.batch(self.version), progress):
                 if result is not None:
                     self._finish(result, whole, (time.perf_counter_ns() - start) / 1e9)
                     return True
@@ -274,7 +274,7 @@ class TrainerWorker(Worker):
 
     def _numbers(self) -> BatchNumbers:
         """What the batch in hand is like."""
-        batch: SampleBatch = self._training.batch()
+        batch: SampleBatch = self._training.batch(self.version)
         used = slice(batch.burn_in, -1)
         versions = batch.data.policy_version[used][batch.data.acted[used]]
         return BatchNumbers(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from srl.algorithms.ppo.whole import Whole
 from srl.algorithms.ranks import Ranks
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
-from srl.data.records import SampleBatch
+from srl.data.records import SampleBatch, TrainResult
 from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.data.stacking import push_frame
 from srl.data.tree import leaves, tree_map
@@ -74,6 +76,65 @@ def test_what_is_masked_changes_nothing(name: str, vtrace: bool) -> None:
     assert metrics == spoiled_metrics
     for key, weight in plain.items():
         assert torch.equal(weight, spoiled[key]), key
+
+
+class Decoupled(PPO):
+    """The objective for data of an older policy as its paper writes it, and its gradient by torch:
+    the policy of a sample's first use bounds what can be learned from it."""
+
+    def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
+        self.first_use: dict[int, torch.Tensor] = {}
+        version = batch.data.policy_version[:-1].flatten()
+        self.older = torch.from_numpy(version < batch.learner_version)
+        taken = batch.data.extras["log_prob"][:-1].flatten()
+        self.taken = torch.from_numpy(taken.copy())
+        yield from super().update(batch, progress)
+
+    def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        log_prob, entropy, value = self.evaluate(minibatch)
+        older, taken = self.older[minibatch.samples], self.taken[minibatch.samples]
+        for key, now in zip(minibatch.samples.tolist(), log_prob.detach(), strict=True):
+            self.first_use.setdefault(key, now)
+        first = torch.stack([self.first_use[key] for key in minibatch.samples.tolist()])
+        start = torch.where(older, first, taken)
+        advantage = minibatch.advantage * (start - taken).exp().clamp(max=2.0)
+        ratio, clip = (log_prob - start).exp(), self.config.clip
+        gain = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+        kl = (ratio - 1 - (log_prob - start)).mean().detach()
+        loss = (
+            self.config.value_coefficient * self.value_loss(value, minibatch)
+            - gain.mean()
+            - self.config.entropy_coefficient * entropy.mean()
+        )
+        return loss, {"approx_kl": kl}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_older_samples_are_bounded_by_the_policy_of_their_first_use(name: str, epochs: int) -> None:
+    found = []
+    for kind in (PPO, Decoupled):
+        algorithm, config = make(NETWORKS[name], epochs=epochs, minibatches=3, clip=0.05)
+        algorithm = kind(algorithm.policy, dataclasses.replace(config, learning_rate=1e-2), seed=3)
+        batch = random_batch(algorithm)
+        assert len(np.unique(batch.data.policy_version[batch.data.acted])) == 2
+        metrics = learn(algorithm, batch)
+        found.append((metrics["approx_kl"], weights(algorithm)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_samples_of_the_policy_itself_are_bounded_by_what_it_was_when_it_took_them() -> None:
+    found = []
+    for learner_version in (-1, 0, 1):
+        algorithm, _ = make(NETWORKS["ff"], clip=0.05)
+        batch = random_batch(algorithm)
+        batch.data.policy_version[...] = 0
+        batch.learner_version = learner_version
+        learn(algorithm, batch)
+        found.append(weights(algorithm))
+    torch.testing.assert_close(found[0], found[1], rtol=0.0, atol=0.0)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(found[0], found[2])
 
 
 def test_burn_in_and_bootstrap_get_no_loss() -> None:
@@ -307,6 +368,7 @@ def test_gradients_by_hand_are_those_of_the_graph(
         value=torch.randn(num),
         advantage=torch.randn(num),
         target=torch.randn(num),
+        samples=torch.arange(num),
     )
     assert algorithm._by_hand
     loss, metrics = algorithm._find_gradients(minibatch)

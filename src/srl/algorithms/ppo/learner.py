@@ -141,7 +141,9 @@ class PPO(Algorithm):
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
         """The clipped surrogate, the value loss and the entropy bonus, each a mean over the samples
         that count."""
-        loss, terms = surrogate(*self.evaluate(minibatch), *self._objective(minibatch))
+        now = self.evaluate(minibatch)
+        minibatch.meet(now.log_prob.detach())
+        loss, terms = surrogate(*now, *self._objective(minibatch))
         return loss, Terms(*terms.unbind())._asdict()
 
     def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
@@ -208,6 +210,7 @@ class PPO(Algorithm):
                 config.normalize_advantages,
             ):
                 records.append(self._step(minibatch))
+                rollout.keep(minibatch)
                 yield None
             epochs_done += len(records) > start
             if config.target_kl is not None and len(records) > start:
@@ -272,11 +275,11 @@ class PPO(Algorithm):
 
     def _objective(self, minibatch: Minibatch) -> tuple[Samples, Weights]:
         """What the objective needs beside what the policy thinks now."""
-        config = self.config
+        config, weight = self.config, minibatch.weight
         samples = Samples(
             log_prob=minibatch.log_prob,
             value=minibatch.value,
-            advantage=minibatch.advantage,
+            advantage=minibatch.advantage if weight is None else minibatch.advantage * weight,
             target=minibatch.target,
             value_scale=getattr(self.policy, "value_scale", 1.0),
         )
@@ -305,8 +308,10 @@ class PPO(Algorithm):
         mask = None if minibatch.action_mask is None else minibatch.action_mask[0]
         action = minibatch.all_action[0]
         now = policy.push(obs, mask)
+        log_prob = now.distribution.log_prob(action)
+        minibatch.meet(log_prob)
         pulled = surrogate_by_hand(
-            now.distribution.log_prob(action),
+            log_prob,
             now.distribution.entropy(),
             now.value,
             *self._objective(minibatch),
