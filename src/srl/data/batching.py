@@ -64,14 +64,13 @@ class BatchBuilder:
         columns = slice(index * self.spec.rows, (index + 1) * self.spec.rows)
         batch.policy_version[length:, columns] = -1
 
-    def batch(self, learner_version: int) -> SampleBatch:
-        """The full batch, for a learner at this version. It is a view: valid until `clear`."""
+    def batch(self) -> SampleBatch:
+        """The full batch. It is a view: valid until `clear`."""
         return SampleBatch(
             data=self._batch,
             item_ids=np.asarray(self._ids, np.int64),
             burn_in=self.spec.burn_in,
             state_every=self.spec.state_every,
-            learner_version=learner_version,
         )
 
     def clear(self) -> None:

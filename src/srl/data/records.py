@@ -142,8 +142,9 @@ class SampleBatch:
     """Leading ticks that no loss sees."""
     state_every: int = 1
     """`data.policy_state[i]` belongs to tick `i * state_every`."""
-    learner_version: int = -1
-    """The policy version that learns from it; -1 is as old as the data."""
+    policy_age: int = 0
+    """Versions by which the oldest action lags the policy that learns from it, in the batch of all
+    trainers together."""
 
     @property
     def num_steps(self) -> int:

@@ -225,8 +225,10 @@ class TrainerWorker(Worker):
         start = time.perf_counter_ns()
         self._algorithm.remember()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
+        batch = self._training.batch()
+        batch.policy_age = whole.age_max
         try:
-            for result in self._algorithm.update(self._training.batch(self.version), progress):
+            for result in self._algorithm.update(batch, progress):
                 if result is not None:
                     self._finish(result, whole, (time.perf_counter_ns() - start) / 1e9)
                     return True
@@ -274,7 +276,7 @@ class TrainerWorker(Worker):
 
     def _numbers(self) -> BatchNumbers:
         """What the batch in hand is like."""
-        batch: SampleBatch = self._training.batch(self.version)
+        batch: SampleBatch = self._training.batch()
         used = slice(batch.burn_in, -1)
         versions = batch.data.policy_version[used][batch.data.acted[used]]
         return BatchNumbers(

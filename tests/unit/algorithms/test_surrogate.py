@@ -17,7 +17,10 @@ def reference(
 ) -> torch.Tensor:
     ratio = (log_prob - samples.log_prob).exp()
     clipped = ratio.clamp(1 - weights.clip, 1 + weights.clip)
-    policy_loss = -torch.minimum(ratio * samples.advantage, clipped * samples.advantage).mean()
+    advantage = samples.advantage
+    if samples.taken is not None:
+        advantage = advantage * (samples.log_prob - samples.taken).exp().clamp(max=2.0)
+    policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
     error = ((value - samples.target) / samples.value_scale).square()
     if weights.value_clip is not None:
         bound = weights.value_clip
@@ -33,13 +36,15 @@ def reference(
 
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 @pytest.mark.parametrize("scale", [1.0, 2.5])
+@pytest.mark.parametrize("older", [False, True])
 def test_loss_and_gradients_are_those_of_the_formula(
-    value_clip: float | None, scale: float
+    value_clip: float | None, scale: float, older: bool
 ) -> None:
     torch.manual_seed(0)
     num = 64
     old_log_prob, value, advantage, target = torch.randn(4, num, dtype=torch.float64)
-    samples = Samples(old_log_prob, value, advantage, target, torch.tensor(scale).double())
+    taken = old_log_prob + 0.5 * torch.randn(num).double() if older else None
+    samples = Samples(old_log_prob, taken, value, advantage, target, torch.tensor(scale).double())
     weights = Weights(0.2, value_clip, 0.5, 0.01)
     now = [
         old_log_prob + 0.3 * torch.randn(num).double(),
@@ -57,7 +62,8 @@ def test_loss_and_gradients_are_those_of_the_formula(
         torch.testing.assert_close(mine.grad, wanted.grad)
     ratio = (now[0] - old_log_prob).exp()
     torch.testing.assert_close(terms.clip_fraction, ((ratio - 1).abs() > 0.2).double().mean())
-    torch.testing.assert_close(terms.approx_kl, (ratio - 1 - ratio.log()).mean())
+    since = now[0] - (old_log_prob if taken is None else taken)
+    torch.testing.assert_close(terms.approx_kl, (since.exp() - 1 - since).mean())
     torch.testing.assert_close(terms.entropy, now[1].mean())
     assert not terms.policy_loss.requires_grad
 
@@ -66,7 +72,7 @@ def test_a_ratio_without_bound_does_not_break_the_gradient() -> None:
     """Where the clip holds, what lies beyond it does not matter, infinity included."""
     log_prob = torch.tensor([200.0, 0.0], requires_grad=True)
     ones, zeros = torch.ones(2), torch.zeros(2)
-    samples = Samples(zeros, zeros, ones, zeros, 1.0)
+    samples = Samples(zeros, None, zeros, ones, zeros, 1.0)
     loss, _ = surrogate(log_prob, zeros, zeros, samples, Weights(0.2, None, 0.5, 0.0))
     loss.backward()
     assert torch.isfinite(loss)

@@ -93,7 +93,7 @@ def test_a_batch_holds_its_fragments_side_by_side() -> None:
         builder.add(10 + number, fragment, spec.capacity, 7)
     assert builder.full
     assert builder.num_env_steps == 21
-    batch = builder.batch(7)
+    batch = builder.batch()
     assert batch.item_ids.tolist() == [10, 11, 12]
     for array in leaves(to_tree(batch.data)):
         width = array.shape[1] // 3
@@ -118,7 +118,7 @@ def test_what_lies_beyond_a_short_fragment_is_blank(length: int) -> None:
         getattr(short, name).fill(True)
     builder.add(0, whole, spec.capacity, 1)
     builder.add(1, short, length, 1)
-    data = builder.batch(7).data
+    data = builder.batch().data
     for array in leaves(to_tree(data)):
         width = array.shape[1] // 2
         assert (array[:, :width] == 1).all(), "the other fragment is untouched"
@@ -146,8 +146,8 @@ def test_a_half_full_batch_goes_on_after_a_restore() -> None:
     other.add(6, fragment, spec.capacity, 9)
     assert other.full
     assert other.num_env_steps == 18
-    assert other.batch(7).item_ids.tolist() == [5, 6]
-    assert (other.batch(7).data.reward == 3.0).all()
+    assert other.batch().item_ids.tolist() == [5, 6]
+    assert (other.batch().data.reward == 3.0).all()
 
 
 def test_trajectories_that_cannot_be_are_refused() -> None:

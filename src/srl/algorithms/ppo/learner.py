@@ -210,8 +210,10 @@ class PPO(Algorithm):
                 config.normalize_advantages,
             ):
                 records.append(self._step(minibatch))
-                rollout.keep(minibatch)
+                if rollout.unmet and config.epochs > 1:
+                    rollout.keep(minibatch)
                 yield None
+            rollout.unmet = False
             epochs_done += len(records) > start
             if config.target_kl is not None and len(records) > start:
                 divergence = torch.stack([m["approx_kl"] for m in records[start:]]).mean()
@@ -275,11 +277,12 @@ class PPO(Algorithm):
 
     def _objective(self, minibatch: Minibatch) -> tuple[Samples, Weights]:
         """What the objective needs beside what the policy thinks now."""
-        config, weight = self.config, minibatch.weight
+        config = self.config
         samples = Samples(
             log_prob=minibatch.log_prob,
+            taken=minibatch.taken,
             value=minibatch.value,
-            advantage=minibatch.advantage if weight is None else minibatch.advantage * weight,
+            advantage=minibatch.advantage,
             target=minibatch.target,
             value_scale=getattr(self.policy, "value_scale", 1.0),
         )

@@ -27,10 +27,6 @@ _USED = (
 )
 
 
-MAX_WEIGHT = 2.0
-"""Of one sample: bounds what an action that has become far likelier since can do."""
-
-
 @dataclass(slots=True)
 class Minibatch:
     """What one optimizer step learns from: inputs over [ticks, n], and the N samples among them
@@ -53,7 +49,8 @@ class Minibatch:
     valid: torch.Tensor | None
     """bool [ticks - burn_in, n]: the N samples, in order; None if that is all."""
     log_prob: torch.Tensor
-    """float32 [N]: of the action when it was taken."""
+    """float32 [N]: of the action when it was taken; if an older policy took it, then after `meet`
+    that at the sample's first use."""
     value: torch.Tensor
     """float32 [N]: the critic's estimate when the action was taken."""
     advantage: torch.Tensor
@@ -62,12 +59,10 @@ class Minibatch:
     """float32 [N]: what the critic should predict, in units of reward."""
     samples: torch.Tensor
     """int64 [N]: where the samples are in the rollout."""
-    weight: torch.Tensor | None = None
-    """float32 [N]: how much likelier the action was when the sample was first used than when it was
-    taken; None if that was the same policy for all."""
-    unmet: torch.Tensor | None = None
-    """bool [N]: taken by an older policy than the one that the update starts from, and not used
-    before; None: there is none."""
+    taken: torch.Tensor | None = None
+    """float32 [N]: `log_prob` when the action was taken, if an older policy took it."""
+    unmet: bool = False
+    """Whether an older policy took the samples, and this is their first use."""
     share: float = 1.0
     """How much of the minibatch of all trainers this is; 0 is a sample that does not count."""
 
@@ -76,17 +71,10 @@ class Minibatch:
         return x.flatten(0, 1) if self.valid is None else x[self.valid]
 
     def meet(self, log_prob: torch.Tensor) -> None:
-        """At the first use of older samples: from now on `log_prob` is what the policy thinks of
-        them now (float32 [N]), and `weight` makes up for what happened before.
-
-        Hilton et al. 2022, "Batch size-invariance for policy optimization": what bounds a step is
-        the policy that it starts from, not the one that took the sample.
-        """
-        if self.unmet is None:
-            return
-        older = (log_prob - self.log_prob).exp_().clamp_(max=MAX_WEIGHT)
-        self.weight = older.where(self.unmet, 1.0 if self.weight is None else self.weight)
-        self.log_prob = torch.where(self.unmet, log_prob, self.log_prob)
+        """At the first use of samples of an older policy: from now on `log_prob` is what the policy
+        thinks of them now."""
+        if self.unmet:
+            self.log_prob = log_prob
 
 
 class Rollout:
@@ -116,28 +104,22 @@ class Rollout:
         self.advantage = torch.zeros(0)
         self.target = torch.zeros(0)
         self._numbers = torch.zeros(0)
-        self._weight: torch.Tensor | None = None
-        self._unmet = torch.zeros(0)
-        older = data.acted & (data.policy_version < batch.learner_version)
-        if older[self.burn_in : -1].any():
-            self._unmet = torch.from_numpy(older[:-1].flatten()).to(device)
-            self._weight = torch.ones(self._unmet.shape, device=device)
+        self.unmet = batch.policy_age > 0
+        """Whether an older policy took the samples, and they have not all been used yet."""
+        self._older = self.unmet
 
     def set_targets(self, advantage_t: torch.Tensor, target_t: torch.Tensor) -> None:
         """Keeps [T, B] advantages and value targets for the minibatches."""
         self.advantage, self.target = advantage_t, target_t
         # Side by side, so that a minibatch gathers them all in one call.
-        known = (self.log_prob[:-1], self.value[:-1], advantage_t, target_t)
+        log_prob = self.log_prob[:-1]
+        known = (log_prob, log_prob, self.value[:-1], advantage_t, target_t)
         self._numbers = torch.stack(known).flatten(1)
 
     def keep(self, minibatch: Minibatch) -> None:
-        """Takes in what was found out about older samples at their first use."""
-        if self._weight is None or minibatch.unmet is None or minibatch.weight is None:
-            return
+        """Takes in what `meet` has found out, for the uses that follow."""
         if minibatch.share:
-            self._numbers[0, minibatch.samples] = minibatch.log_prob
-            self._weight[minibatch.samples] = minibatch.weight
-            self._unmet[minibatch.samples] = False
+            self._numbers[0].index_copy_(0, minibatch.samples, minibatch.log_prob)
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
         """[T, B] or [T + 1, B] to the [N] samples that count."""
@@ -195,12 +177,9 @@ class Rollout:
             if not bool(counted.all()):
                 valid, samples = counted, late[counted]
                 action = zero_outside(counted, action)
-        log_prob, value, advantage, target = self._numbers.index_select(1, samples).unbind()
+        numbers = self._numbers.index_select(1, samples)
+        log_prob, taken, value, advantage, target = numbers.unbind()
         mask = self.action_mask
-        weight = unmet = None
-        if self._weight is not None:
-            weight, unmet = _at(self._weight, samples), _at(self._unmet, samples)
-            unmet = unmet if bool(unmet.any()) else None
         return Minibatch(
             obs=self.obs_at(index, active if chunked and not self.all_active else None),
             state=self.state_at(index[0]) if chunked else None,
@@ -215,8 +194,8 @@ class Rollout:
             advantage=normalized(advantage, among) if normalize else advantage,
             target=target,
             samples=samples,
-            weight=weight,
-            unmet=unmet,
+            taken=taken if self._older else None,
+            unmet=self.unmet,
         )
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+MAX_WEIGHT = 2.0
+"""Of one sample: bounds what an action can do that has become far likelier since it was taken."""
+
 
 class Weights(NamedTuple):
     """Settings of the objective at one time."""
@@ -34,6 +37,9 @@ class Samples(NamedTuple):
     """What is known of [N] samples beside what the policy thinks of them now."""
 
     log_prob: torch.Tensor
+    """Of the policy that the clip range lies around."""
+    taken: torch.Tensor | None
+    """Of the policy that took the actions, if that is another."""
     value: torch.Tensor
     advantage: torch.Tensor
     target: torch.Tensor
@@ -51,7 +57,9 @@ def surrogate(
     """The loss of [N] samples, with gradients to the first three, and its [5] `Terms`.
 
     Clipped policy loss + value_coefficient * half the squared error of the critic (in the units
-    that its last layer predicts in) - entropy_coefficient * entropy.
+    that its last layer predicts in) - entropy_coefficient * entropy. Where another policy took the
+    actions, advantages are weighted by how much likelier they have become in between (Hilton et al.
+    2022, "Batch size-invariance for policy optimization").
     """
     loss, terms = _Surrogate.apply(log_prob, entropy, value, samples, weights)  # type: ignore[no-untyped-call]
     return loss, terms
@@ -83,15 +91,18 @@ def surrogate_by_hand(
     policy_loss, value_loss, entropies, approx_kl, clipped = terms.unbind()
     log_ratio = log_prob - samples.log_prob
     ratio = log_ratio.exp()
-    free = ratio * samples.advantage
-    bound = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(samples.advantage)
+    advantage, since = samples.advantage, log_ratio
+    if samples.taken is not None:
+        weight = (samples.log_prob - samples.taken).exp_().clamp_(max=MAX_WEIGHT)
+        advantage, since = weight.mul_(advantage), log_prob - samples.taken
+    free = ratio * advantage
+    bound = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(advantage)
     torch.minimum(free, bound, out=policy_loss).neg_()
     # Beyond the clip the smaller of the two does not move with the ratio.
     of_log_prob = free.masked_fill_(free > bound, 0.0).mul_(-1.0 / num)
     # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
-    excess = ratio.sub_(1.0)
-    torch.sub(excess, log_ratio, out=approx_kl)
-    torch.gt(excess.abs_(), clip, out=clipped)
+    torch.expm1(since, out=approx_kl).sub_(since)
+    torch.gt(ratio.sub_(1.0).abs_(), clip, out=clipped)
 
     error = (value - samples.target).div_(scale)
     torch.mul(error, error, out=value_loss).mul_(0.5)
