@@ -130,7 +130,7 @@ class PartLane:
             burn_in=spec.burn_in,
             state_every=spec.state_every,
             # As in a run, where actors are a version behind.
-            policy_age=1,
+            learner_version=1,
         )
 
     def update(self) -> None:

@@ -142,9 +142,8 @@ class SampleBatch:
     """Leading ticks that no loss sees."""
     state_every: int = 1
     """`data.policy_state[i]` belongs to tick `i * state_every`."""
-    policy_age: int = 0
-    """Versions by which the oldest action lags the policy that learns from it, in the batch of all
-    trainers together."""
+    learner_version: int = -1
+    """The policy version that learns from it; -1 is as old as the data."""
 
     @property
     def num_steps(self) -> int:

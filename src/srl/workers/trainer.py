@@ -226,7 +226,7 @@ class TrainerWorker(Worker):
         self._algorithm.remember()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
         batch = self._training.batch()
-        batch.policy_age = whole.age_max
+        batch.learner_version = self.version
         try:
             for result in self._algorithm.update(batch, progress):
                 if result is not None:

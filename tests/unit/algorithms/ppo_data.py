@@ -101,7 +101,7 @@ class ToyWorld:
 def random_batch(
     algorithm: PPO, seed: int = 0, rows: int = 6, inert: bool = True, num_items: int = 1
 ) -> SampleBatch:
-    """Ticks of all kinds in random order, under the episode rules, by an older policy."""
+    """Ticks of all kinds in random order, under the episode rules, of two policy versions."""
     policy, rng = algorithm.policy, np.random.default_rng(seed)
     assert isinstance(policy, ActorCritic)
     spec = trajectory_spec(policy, algorithm.config, rows)
@@ -122,12 +122,13 @@ def random_batch(
     data.is_first[1:] = (data.terminated | data.truncated)[:-1]
     data.acted[-1] = True
     data.terminated[-1] = data.truncated[-1] = False
+    data.policy_version[...] = np.where(data.acted, rng.integers(0, 2, data.acted.shape), -1)
     return SampleBatch(
         data=data,
         item_ids=np.arange(num_items),
         burn_in=spec.burn_in,
         state_every=spec.state_every,
-        policy_age=1,
+        learner_version=1,
     )
 
 
@@ -146,7 +147,7 @@ def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
         item_ids=batch.item_ids[rank::count],
         burn_in=batch.burn_in,
         state_every=batch.state_every,
-        policy_age=batch.policy_age,
+        learner_version=batch.learner_version,
     )
 
 

@@ -84,16 +84,19 @@ class Decoupled(PPO):
 
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         self.first_use: dict[int, torch.Tensor] = {}
+        version = batch.data.policy_version[:-1].flatten()
+        self.older = torch.from_numpy(version < batch.learner_version)
         taken = batch.data.extras["log_prob"][:-1].flatten()
         self.taken = torch.from_numpy(taken.copy())
         yield from super().update(batch, progress)
 
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         log_prob, entropy, value = self.evaluate(minibatch)
-        taken = self.taken[minibatch.samples]
+        older, taken = self.older[minibatch.samples], self.taken[minibatch.samples]
         for key, now in zip(minibatch.samples.tolist(), log_prob.detach(), strict=True):
             self.first_use.setdefault(key, now)
-        start = torch.stack([self.first_use[key] for key in minibatch.samples.tolist()])
+        first = torch.stack([self.first_use[key] for key in minibatch.samples.tolist()])
+        start = torch.where(older, first, taken)
         advantage = minibatch.advantage * (start - taken).exp().clamp(max=2.0)
         ratio, clip = (log_prob - start).exp(), self.config.clip
         gain = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
@@ -115,6 +118,7 @@ def test_older_samples_are_bounded_by_the_policy_of_their_first_use(name: str, e
         algorithm, config = make(NETWORKS[name], epochs=epochs, minibatches=3, clip=0.05)
         algorithm = kind(algorithm.policy, dataclasses.replace(config, learning_rate=1e-2), seed=3)
         batch = random_batch(algorithm)
+        assert len(np.unique(batch.data.policy_version[batch.data.acted])) == 2
         metrics = learn(algorithm, batch)
         found.append((metrics["approx_kl"], weights(algorithm)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
@@ -124,13 +128,14 @@ def test_samples_of_the_policy_itself_are_bounded_by_what_it_was_when_it_took_th
     algorithm, _ = make(NETWORKS["ff"])
     for age in (0, 1):
         batch = random_batch(algorithm)
-        batch.policy_age = age
+        batch.data.policy_version[...] = 3
+        batch.learner_version = 3 + age
         rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
         rollout.set_targets(rollout.value[:-1], rollout.value[:-1])
         minibatch = rollout.gather(torch.arange(6).unsqueeze(0), 0, False)
         taken = minibatch.log_prob.clone()
         minibatch.meet(taken - 0.5)
-        assert torch.equal(minibatch.log_prob, taken - 0.5 if age else taken)
+        torch.testing.assert_close(minibatch.log_prob, taken - 0.5 * rollout.acted[0] * age)
         assert minibatch.taken is None if age == 0 else torch.equal(minibatch.taken, taken)
 
 

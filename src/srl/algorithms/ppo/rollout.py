@@ -60,9 +60,10 @@ class Minibatch:
     samples: torch.Tensor
     """int64 [N]: where the samples are in the rollout."""
     taken: torch.Tensor | None = None
-    """float32 [N]: `log_prob` when the action was taken, if an older policy took it."""
-    unmet: bool = False
-    """Whether an older policy took the samples, and this is their first use."""
+    """float32 [N]: `log_prob` when the action was taken, if older policies took some."""
+    unmet: torch.Tensor | None = None
+    """float32 [N]: 1 where an older policy took the sample and this is its first use, else 0; None:
+    0 for all."""
     share: float = 1.0
     """How much of the minibatch of all trainers this is; 0 is a sample that does not count."""
 
@@ -73,8 +74,8 @@ class Minibatch:
     def meet(self, log_prob: torch.Tensor) -> None:
         """At the first use of samples of an older policy: from now on `log_prob` is what the policy
         thinks of them now."""
-        if self.unmet:
-            self.log_prob = log_prob
+        if self.unmet is not None:
+            self.log_prob = torch.lerp(self.log_prob, log_prob, self.unmet)
 
 
 class Rollout:
@@ -104,16 +105,18 @@ class Rollout:
         self.advantage = torch.zeros(0)
         self.target = torch.zeros(0)
         self._numbers = torch.zeros(0)
-        self.unmet = batch.policy_age > 0
-        """Whether an older policy took the samples, and they have not all been used yet."""
-        self._older = self.unmet
+        older = data.acted & (data.policy_version < batch.learner_version)
+        self._has_older = bool(older[self.burn_in : -1].any())
+        self._older = torch.from_numpy(older[:-1]).to(device, torch.float32)
+        self.unmet = self._has_older
+        """Whether older policies took some samples, and not all have been used yet."""
 
     def set_targets(self, advantage_t: torch.Tensor, target_t: torch.Tensor) -> None:
         """Keeps [T, B] advantages and value targets for the minibatches."""
         self.advantage, self.target = advantage_t, target_t
         # Side by side, so that a minibatch gathers them all in one call.
         log_prob = self.log_prob[:-1]
-        known = (log_prob, log_prob, self.value[:-1], advantage_t, target_t)
+        known = (log_prob, log_prob, self._older, self.value[:-1], advantage_t, target_t)
         self._numbers = torch.stack(known).flatten(1)
 
     def keep(self, minibatch: Minibatch) -> None:
@@ -178,7 +181,7 @@ class Rollout:
                 valid, samples = counted, late[counted]
                 action = zero_outside(counted, action)
         numbers = self._numbers.index_select(1, samples)
-        log_prob, taken, value, advantage, target = numbers.unbind()
+        log_prob, taken, older, value, advantage, target = numbers.unbind()
         mask = self.action_mask
         return Minibatch(
             obs=self.obs_at(index, active if chunked and not self.all_active else None),
@@ -194,8 +197,8 @@ class Rollout:
             advantage=normalized(advantage, among) if normalize else advantage,
             target=target,
             samples=samples,
-            taken=taken if self._older else None,
-            unmet=self.unmet,
+            taken=taken if self._has_older else None,
+            unmet=older if self.unmet else None,
         )
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
