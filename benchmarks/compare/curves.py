@@ -2,9 +2,10 @@
 
 Every seed of every contender is appended to `results/curves_<task>_<machine>.jsonl` when it is
 done, and skipped when the script is run again. A CSV with all points and a plot with the median and
-the spread over seeds are made anew each time.
+the spread over seeds are made anew each time, and the mean of a whole curve is printed: of its
+values at places equally far apart.
 
-    python benchmarks/compare/curves.py cartpole [--seeds 5] [--contenders srl sb3 cleanrl_envpool]
+    python benchmarks/compare/curves.py cartpole [--seeds 10] [--contenders srl sb3 cleanrl_envpool]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from contenders import OURS, Layout
 from processes import leave_nothing_behind, run
 from records import RESULTS, append, command_text, machine_name, read
@@ -87,22 +89,36 @@ def write_csv(records: list[dict[str, Any]], path: Path) -> None:
                 writer.writerow([record["contender"], record["seed"], env_steps, value])
 
 
+def places(task: str) -> np.ndarray:
+    """The environment steps at which seeds are compared."""
+    return np.linspace(0, CURVES[task][1], GRID + 1)[1:]
+
+
+def values(records: list[dict[str, Any]], contender: str, steps: np.ndarray) -> np.ndarray:
+    """[seeds, steps] returns of a contender; NaN before its first episodes are over."""
+    mine = [np.asarray(r["points"], float) for r in records if r["contender"] == contender]
+    return np.stack([np.interp(steps, p[:, 0], p[:, 1], left=np.nan) for p in mine])
+
+
+def means(records: list[dict[str, Any]], contender: str, steps: np.ndarray) -> np.ndarray:
+    """The mean of each seed's whole curve."""
+    return np.nanmean(values(records, contender, steps), 1)
+
+
 def plot(records: list[dict[str, Any]], task: str, path: Path) -> None:
     """The median over seeds, and between the least and the greatest."""
     import matplotlib
 
     matplotlib.use("Agg")
-    import numpy as np
     from matplotlib import pyplot
 
-    grid = np.linspace(0, CURVES[task][1], GRID)
+    grid = places(task)
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name in dict.fromkeys(record["contender"] for record in records):
-        mine = [np.asarray(r["points"], float) for r in records if r["contender"] == name]
-        rows = np.stack([np.interp(grid, p[:, 0], p[:, 1], left=np.nan) for p in mine])
+        rows = values(records, name, grid)
         seen = ~np.isnan(rows).any(0)
         x, rows = grid[seen], rows[:, seen]
-        (line,) = axes.plot(x, np.median(rows, 0), label=f"{name}, {len(mine)} seeds")
+        (line,) = axes.plot(x, np.median(rows, 0), label=f"{name}, {len(rows)} seeds")
         axes.fill_between(x, rows.min(0), rows.max(0), color=line.get_color(), alpha=0.2)
     axes.set_xlabel("environment steps")
     axes.set_ylabel("return, mean of the last 100 episodes")
@@ -116,7 +132,7 @@ def plot(records: list[dict[str, Any]], task: str, path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("task", choices=list(CURVES))
-    parser.add_argument("--seeds", type=int, help="default: 5, and 2 for Pong")
+    parser.add_argument("--seeds", type=int, help="default: as in workloads.py")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--timeout", type=float, default=4 * 3600.0, help="seconds, of each run")
     options = parser.parse_args()
@@ -135,6 +151,11 @@ def main() -> int:
         write_csv(good, RESULTS / f"{name}.csv")
         plot(good, options.task, RESULTS / f"{name}.png")
         print(RESULTS / f"{name}.png")
+        for contender in dict.fromkeys(record["contender"] for record in good):
+            found = means(good, contender, places(options.task))
+            error = found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+            spread = f"{found.min():.0f} to {found.max():.0f}"
+            print(f"{contender}: mean of a curve {found.mean():.1f} +- {error:.1f} ({spread})")
     return 0
 
 

@@ -78,7 +78,7 @@ EPISODES = 100
 """Episodes behind a mean return."""
 
 CURVES: dict[str, tuple[Settings, int, int]] = {
-    "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 5),
+    "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 10),
     "cheetah": (
         Settings(num_envs=16, horizon=128, epochs=10, minibatches=32, normalize=True, **_CHEETAH),
         1_000_000,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from contenders import PEERS
-from curves import missing, plot, thinned, write_csv
+from curves import means, missing, places, plot, thinned, write_csv
 from records import append, read
 from solve import SOLVING, median, table
 from workloads import CURVES
@@ -94,6 +94,17 @@ def test_curves_become_a_table_and_a_picture(tmp_path: Path) -> None:
     assert len(lines) == 9
     plot(records, "cartpole", tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_curve_counts_equally_everywhere_along_its_steps() -> None:
+    """However many points lie where: here nearly all at the start."""
+    early = [[step, 0.0] for step in range(1000, 2000, 10)]
+    records = [
+        {"contender": "srl", "points": [*early, [2000, 100.0], [300_000, 100.0]]},
+        {"contender": "srl", "points": [[2000, 50.0], [300_000, 50.0]]},
+        {"contender": "sb3", "points": [[2000, 7.0], [300_000, 7.0]]},
+    ]
+    assert means(records, "srl", places("cartpole")).tolist() == [100.0, 50.0]
 
 
 def test_what_is_not_a_number_is_null_in_the_records(tmp_path: Path) -> None:
