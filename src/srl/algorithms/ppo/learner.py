@@ -16,7 +16,7 @@ from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.optimizer_state import optimizer_state, restore_optimizer
-from srl.algorithms.ppo.rollout import Minibatch, Rollout, zero_outside
+from srl.algorithms.ppo.rollout import Minibatch, Rollout, evaluate_all
 from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate, surrogate_by_hand
 from srl.algorithms.ppo.whole import Whole
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
@@ -124,7 +124,7 @@ class PPO(Algorithm):
             "truncated": rollout.truncated,
         }
         if config.use_vtrace:
-            log_prob, value = self._evaluate_all(rollout)
+            log_prob, value = evaluate_all(self.policy, rollout)
             traced = vtrace(
                 log_ratio=log_prob - rollout.log_prob,
                 value=value,
@@ -384,26 +384,6 @@ class PPO(Algorithm):
             raise LearnError(
                 f"update {self.num_updates}: {error} Look at what the environment returns."
             ) from None
-
-    @torch.no_grad()
-    def _evaluate_all(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log probabilities and values of the current policy at all ticks, [T + 1, B], a few rows
-        at a time."""
-        rows_at_once = max(1, 8192 // rollout.ticks)
-        ticks = torch.arange(rollout.ticks, device=self.device).unsqueeze(1) * rollout.rows
-        found = []
-        for rows in torch.split(torch.arange(rollout.rows, device=self.device), rows_at_once):
-            index = ticks + rows
-            active, acted = rollout.active[:, rows], rollout.acted[:, rows]
-            mask = None if rollout.action_mask is None else rollout.action_mask[:, rows]
-            state = None if rollout.policy_state is None else rollout.state_at(index[0])
-            obs = rollout.obs_at(index, active)
-            distribution, value, _ = self._unroll(
-                obs, state, rollout.is_first[:, rows], active, mask
-            )
-            action = zero_outside(acted, rollout.action[:, rows])
-            found.append((distribution.log_prob(action), value))
-        return torch.cat([f[0] for f in found], 1), torch.cat([f[1] for f in found], 1)
 
     def _unroll(self, *args: Any) -> Any:
         return self.policy.unroll(*args)  # type: ignore[operator]
