@@ -42,9 +42,8 @@ class RecurrentCore(nn.Module):
         self, x: torch.Tensor, state: State, is_first: torch.Tensor, active: torch.Tensor
     ) -> tuple[torch.Tensor, State]:
         """Runs over [T, B]: zero where `is_first`, unchanged where not `active`."""
-        state = reset(state, is_first[0])
         if bool(active.all()) and not bool(is_first[1:].any()):
-            return self._whole(x, state)
+            return self._whole(x, reset(state, is_first[0]))
         if len(self.keys) == 2:
             weights = self.rnn.all_weights[0]
             out, c = lstm_unroll(x, state["h"], state["c"], weights, is_first, active)
