@@ -228,7 +228,11 @@ class ActorCritic(Policy):
         """
         config = self.config
         return Encoder(
-            self.agent.obs, config.hidden_sizes, config.activation, config.image_features
+            self.agent.obs,
+            config.hidden_sizes,
+            config.activation,
+            config.image_features,
+            config.convolutions,
         )
 
     def _make_towers(self) -> list[Layers] | None:

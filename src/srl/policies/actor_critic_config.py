@@ -18,6 +18,9 @@ class ActorCriticConfig:
     """Widths of the fully connected layers. Observations that are only images have none."""
     activation: Activation = "tanh"
     """Between fully connected layers: tanh, relu or elu."""
+    convolutions: tuple[tuple[int, int, int], ...] = ()
+    """Of images: [channels, kernel, stride] of each layer. Empty: those of Mnih et al. 2015 where
+    they fit, two smaller ones where not."""
     image_features: int = 512
     """Width of the layer after the convolutions of an image."""
     shared: bool | None = None
@@ -44,6 +47,11 @@ class ActorCriticConfig:
         if any(size < 1 for size in self.hidden_sizes):
             raise ConfigError(
                 f"network.hidden_sizes: expected sizes of at least 1, got {self.hidden_sizes}."
+            )
+        if any(number < 1 for layer in self.convolutions for number in layer):
+            raise ConfigError(
+                "network.convolutions: expected [channels, kernel, stride] of at least 1 each, "
+                f"got {self.convolutions}."
             )
         if self.activation not in get_args(Activation):
             raise ConfigError(

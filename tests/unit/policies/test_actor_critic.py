@@ -121,6 +121,20 @@ def test_channel_axis_is_guessed() -> None:
     assert layout(3, 3, 2) is None
 
 
+def test_convolutions_can_be_chosen() -> None:
+    spec = ArraySpec(shape=(84, 84), dtype="uint8", stack=4)
+    config = ActorCriticConfig(convolutions=((16, 8, 4), (32, 4, 2)), image_features=256)
+    policy = ActorCritic(AgentSpec(obs=spec, action=Discrete(3)), config)
+    weights = [tuple(p.shape) for name, p in policy.named_parameters() if name.endswith("weight")]
+    # The network of Mnih et al. 2013.
+    assert weights[:3] == [(16, 4, 8, 8), (32, 16, 4, 4), (256, 9 * 9 * 32)]
+    assert torch.isfinite(act(policy, fake_obs(spec, 2), 2).extras["value"]).all()
+    with pytest.raises(ConfigError, match=r"convolutions: layer 2 .* 4x4, got one .* side is 3"):
+        CNN(ArraySpec(shape=(16, 20), stack=2), 16, ((16, 8, 4), (32, 4, 2)))
+    with pytest.raises(ConfigError, match=r"convolutions: expected .* got \(\(16, 0, 4\),\)"):
+        ActorCriticConfig(convolutions=((16, 0, 4),))
+
+
 def test_stacked_rgb_keeps_pixels_in_place() -> None:
     spec = ArraySpec(shape=(20, 20, 3), dtype="uint8", stack=2)
     policy = ActorCritic(AgentSpec(obs=spec, action=Discrete(2)), ActorCriticConfig())

@@ -1,15 +1,22 @@
-"""Convolutions over images: the network of Mnih et al. 2015 (Nature) where it fits, a smaller one
-where not."""
+"""Convolutions over images: those that are asked for, or the network of Mnih et al. 2015 (Nature)
+where it fits, a smaller one where not."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from srl.data.spec import ArraySpec
+from srl.errors import ConfigError
 from srl.policies.nets.mlp import orthogonal
 
+Convolutions = Sequence[tuple[int, int, int]]
+"""Channels, kernel and stride of each layer."""
+
+NATURE: Convolutions = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 NATURE_SMALLEST = 36
 """Pixels per side below which the strides of the Nature network leave nothing over."""
 IMAGE_SMALLEST = 5
@@ -42,14 +49,14 @@ def image_layout(spec: ArraySpec) -> tuple[int, int, int, bool] | None:
 class CNN(nn.Module):
     """One image leaf to features; uint8 is scaled to 0..1 here, so that images travel as bytes."""
 
-    def __init__(self, spec: ArraySpec, num_outputs: int) -> None:
+    def __init__(self, spec: ArraySpec, num_outputs: int, convolutions: Convolutions = ()) -> None:
         super().__init__()
         layout = image_layout(spec)
         assert layout is not None, f"expected an image, got {spec}"
         channels, height, width, self._channels_last = layout
         self._stacked_images = spec.stack > 1 and len(spec.shape) == 3
         self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
-        self._layers = _convolutions(channels, min(height, width))
+        self._layers = _make_layers(channels, min(height, width), convolutions)
         self.convolutions = nn.ModuleList(self._layers)
         self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with torch.no_grad():
@@ -89,13 +96,19 @@ def _interleaved(image: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _convolutions(channels: int, side: int) -> list[nn.Conv2d]:
-    if side >= NATURE_SMALLEST:
-        layers = [
-            nn.Conv2d(channels, 32, 8, stride=4),
-            nn.Conv2d(32, 64, 4, stride=2),
-            nn.Conv2d(64, 64, 3),
-        ]
+def _make_layers(channels: int, side: int, asked: Convolutions) -> list[nn.Conv2d]:
+    """The convolutions that are asked for; with none, what fits an image with that shorter side."""
+    if asked or side >= NATURE_SMALLEST:
+        layers = []
+        for number, (size, kernel, stride) in enumerate(asked or NATURE, 1):
+            if side < kernel:
+                raise ConfigError(
+                    f"network.convolutions: layer {number} expected an image of at least "
+                    f"{kernel}x{kernel}, got one whose shorter side is {side}. Take fewer layers, "
+                    "or smaller kernels and strides."
+                )
+            layers.append(nn.Conv2d(channels, size, kernel, stride=stride))
+            channels, side = size, (side - kernel) // stride + 1
     else:
         stride = 2 if side >= 16 else 1
         layers = [

@@ -11,7 +11,7 @@ from torch import nn
 from srl.data.spec import ArraySpec
 from srl.data.tree import Tree, flatten
 from srl.policies.actor_critic_config import Activation
-from srl.policies.nets.cnn import CNN, image_layout
+from srl.policies.nets.cnn import CNN, Convolutions, image_layout
 from srl.policies.nets.mlp import MLP
 from srl.policies.nets.norm import RunningNorm
 
@@ -60,10 +60,11 @@ class Encoder(nn.Module):
         hidden_sizes: Sequence[int],
         activation: Activation,
         image_features: int,
+        convolutions: Convolutions = (),
     ) -> None:
         super().__init__()
         specs = flatten(obs)
-        leaves = [_leaf(spec, image_features) for spec in specs.values()]
+        leaves = [_leaf(spec, image_features, convolutions) for spec in specs.values()]
         self.leaves = nn.ModuleList(leaves)
         self._calls = [(path, leaf.forward) for path, leaf in zip(specs, leaves, strict=True)]
         width = sum(leaf.num_outputs for leaf in leaves)
@@ -114,11 +115,13 @@ def has_image(obs: Tree) -> bool:
     return any(image_layout(spec) is not None for spec in flatten(obs).values())
 
 
-def _leaf(spec: ArraySpec, image_features: int) -> OneHot | CNN | Vector:
+def _leaf(
+    spec: ArraySpec, image_features: int, convolutions: Convolutions
+) -> OneHot | CNN | Vector:
     if spec.categories:
         return OneHot(spec)
     if image_layout(spec) is not None:
-        return CNN(spec, image_features)
+        return CNN(spec, image_features, convolutions)
     return Vector(spec)
 
 
