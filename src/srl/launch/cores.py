@@ -1,9 +1,9 @@
 """A core for a process whose threads take turns.
 
-An actor with its own policies waits while EnvPool's thread steps, and that one waits while the
-actor decides. Left alone, the kernel wakes each on an idle core, and to wake a core that sleeps
-takes longer than to step a tiny environment. On one core the two hand over by a mere switch, and
-what they use stays in its caches.
+An actor with one group waits while EnvPool's thread steps, and that one waits until there are
+actions, whoever chooses them. Left alone, the kernel wakes each on an idle core, and to wake a core
+that sleeps takes longer than to step a tiny environment. On one core the two hand over by a mere
+switch, and what they use stays in its caches.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from srl.workers.wiring import Plan, WorkerPlan
 
 log = logging.getLogger("srl")
 
+CLAIMS = "srl-core"
+"""What the names begin with by which the runs of a machine claim cores."""
+
 
 def take_turns(members: list[WorkerPlan], plan: Plan) -> bool:
     """Whether never more than one thread of a process has something to do, of a few that wake each
     other often."""
-    asked = {policy for member in members for policy in member.asks}
-    served = {policy for member in members for policy in member.serves}
-    alone = bool(asked) and asked <= served and plan.num_groups == 1
-    if not alone or any(member.threads > 1 for member in members):
+    steps = any(member.asks for member in members) and plan.num_groups == 1
+    if not steps or any(member.threads > 1 for member in members):
         return False
     return pool_threads(convert(plan.experiment["env"], EnvConfig, "env")) == 1
 
@@ -53,7 +54,7 @@ def _claim(core: int) -> socket.socket | None:
     """A name that one process of the machine can have at a time, and that goes with it."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        claim.bind(f"\0srl-core-{core}")
+        claim.bind(f"\0{CLAIMS}-{core}")
     except OSError as error:
         claim.close()
         if error.errno != errno.EADDRINUSE:

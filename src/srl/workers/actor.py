@@ -51,8 +51,8 @@ class ActorConfig:
     """Groups in each actor's ring: one is stepped while others wait for their actions; 0 chooses by
     layout."""
     keep_core: bool = True
-    """An actor with its own policy, whose environments one thread of EnvPool's steps, keeps to one
-    core that no other actor keeps to: the two hand over without waking another core."""
+    """An actor of one group, which one thread of EnvPool's steps, keeps to one core that no other
+    actor keeps to: the two hand over without waking another core."""
 
     def __post_init__(self) -> None:
         if self.envs < 1:
