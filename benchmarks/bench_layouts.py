@@ -4,7 +4,7 @@ Measures environment steps consumed by training per second, layouts by turns, se
 `remote` actors and policy workers are on hosts of their own, reached through loopback sockets with
 keys: what the network layer costs, not what a second machine gains. Leaves out: start-up.
 
-    python benchmarks/bench_layouts.py [W1a W2a ...] [--seconds 20] [--rounds 3] [--write]
+    python benchmarks/bench_layouts.py [W1a W2a ...] [--layouts inline shared] [--write]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def measure(workload: str, layout: str, seconds: float) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("workloads", nargs="*", default=["W1a", "W2a", "W3a"])
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="write the table into results/")
@@ -39,27 +40,29 @@ def main() -> None:
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number in range(1, options.rounds + 1):
         for workload in options.workloads:
-            for layout in LAYOUTS:
+            for layout in options.layouts:
                 speed, age = measure(workload, layout, options.seconds)
                 found.setdefault((workload, layout), []).append((speed, age))
                 print(f"round {number}  {workload} {layout:7s} {speed:,.0f} steps/s", flush=True)
+    base = "inline" if "inline" in options.layouts else options.layouts[0]
     lines = [
         f"{options.rounds} rounds of {options.seconds:g} s, layouts by turns.",
         "",
-        "| workload | layout | steps/s, median | spread | of inline | policy age, mean |",
+        f"| workload | layout | steps/s, median | spread | of {base} | policy age, mean |",
         "|---|---|---|---|---|---|",
     ]
     for (workload, layout), rounds in found.items():
         speeds = [speed for speed, _ in rounds]
         median = statistics.median(speeds)
-        inline = statistics.median(speed for speed, _ in found[workload, "inline"])
+        compared = statistics.median(speed for speed, _ in found[workload, base])
         age = statistics.mean(age for _, age in rounds)
         spread = f"{min(speeds):,.0f} - {max(speeds):,.0f}"
-        of = f"{median / inline:.2f}"
+        of = f"{median / compared:.2f}"
         lines.append(f"| {workload} | {layout} | {median:,.0f} | {spread} | {of} | {age:.2f} |")
     print("\n".join(lines))
     if options.write:
-        print(write_result("layouts", __doc__, lines))
+        some = () if set(options.layouts) == set(LAYOUTS) else options.layouts
+        print(write_result("_".join(["layouts", *some]), __doc__, lines))
     print(
         json.dumps({" ".join(key): [speed for speed, _ in rounds] for key, rounds in found.items()})
     )
