@@ -6,6 +6,7 @@ the spread over seeds are made anew each time, and the mean of a whole curve is 
 values at places equally far apart.
 
     python benchmarks/compare/curves.py cartpole [--seeds 10] [--contenders srl sb3 cleanrl_envpool]
+    python benchmarks/compare/curves.py pong --solved    # of the runs that solve.py has timed
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from processes import leave_nothing_behind, run
 from records import RESULTS, append, command_text, machine_name, read
 from workloads import CURVES
 
-from learning import Point, our_equal_command, our_points, parse_point, peer_command
+from learning import Point, our_equal_command, our_points, parse_point, peer_command, thinned
 
 CONTENDERS = (OURS, "sb3", "cleanrl_envpool")
 GRID = 100
@@ -58,19 +59,11 @@ def learn(contender: str, task: str, seed: int, timeout: float) -> dict[str, Any
         "seed": seed,
         "ok": done,
         "seconds": round(finished.seconds, 1),
-        "points": [[p.env_steps, p.mean] for p in thinned(points)],
+        "points": thinned(points),
         "tail": [] if done else finished.tail,
         "command": command_text(command),
         "settings": dataclasses.asdict(settings),
     }
-
-
-def thinned(points: list[Point], most: int = 500) -> list[Point]:
-    """At most so many points, the last one included."""
-    if len(points) <= most:
-        return points
-    step = -(-len(points) // most)
-    return [*points[:-1:step], points[-1]]
 
 
 def missing(records: list[dict[str, Any]], wanted: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -89,9 +82,9 @@ def write_csv(records: list[dict[str, Any]], path: Path) -> None:
                 writer.writerow([record["contender"], record["seed"], env_steps, value])
 
 
-def places(task: str) -> np.ndarray:
-    """The environment steps at which seeds are compared."""
-    return np.linspace(0, CURVES[task][1], GRID + 1)[1:]
+def places(records: list[dict[str, Any]]) -> np.ndarray:
+    """The environment steps at which seeds are compared: as far as all have come."""
+    return np.linspace(0, min(record["points"][-1][0] for record in records), GRID + 1)[1:]
 
 
 def values(records: list[dict[str, Any]], contender: str, steps: np.ndarray) -> np.ndarray:
@@ -112,7 +105,7 @@ def plot(records: list[dict[str, Any]], task: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    grid = places(task)
+    grid = places(records)
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name in dict.fromkeys(record["contender"] for record in records):
         rows = values(records, name, grid)
@@ -129,16 +122,35 @@ def plot(records: list[dict[str, Any]], task: str, path: Path) -> None:
     pyplot.close(figure)
 
 
+def show(records: list[dict[str, Any]], name: str, task: str) -> None:
+    """Writes the CSV and the plot, and prints the mean of a curve of each contender."""
+    good = [record for record in records if record.get("points")]
+    if good:
+        write_csv(good, RESULTS / f"{name}.csv")
+        plot(good, task, RESULTS / f"{name}.png")
+        print(RESULTS / f"{name}.png")
+        for contender in dict.fromkeys(record["contender"] for record in good):
+            found = means(good, contender, places(good))
+            error = found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else float("nan")
+            spread = f"{found.min():.0f} to {found.max():.0f}"
+            print(f"{contender}: mean of a curve {found.mean():.1f} +- {error:.1f} ({spread})")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("task", choices=list(CURVES))
     parser.add_argument("--seeds", type=int, help="default: as in workloads.py")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--solved", action="store_true", help="show the runs of solve.py instead")
     parser.add_argument("--timeout", type=float, default=4 * 3600.0, help="seconds, of each run")
     options = parser.parse_args()
     leave_nothing_behind()
     name = f"curves_{options.task}_{machine_name()}"
     path = RESULTS / f"{name}.jsonl"
+    if options.solved:
+        solved = read(RESULTS / f"solve_{options.task}_{machine_name()}.jsonl")
+        show([one for one in solved if one["contender"] in options.contenders], name, options.task)
+        return 0
     seeds = range(1, (options.seeds or CURVES[options.task][2]) + 1)
     wanted = [(contender, seed) for seed in seeds for contender in options.contenders]
     for contender, seed in missing(read(path), wanted):
@@ -146,16 +158,7 @@ def main() -> int:
         append(path, record)
         last = record["points"][-1] if record["ok"] else record["tail"][-2:]
         print(f"seed {seed}  {contender:16s} {last}  [{record['seconds']} s]", flush=True)
-    good = [record for record in read(path) if record["ok"]]
-    if good:
-        write_csv(good, RESULTS / f"{name}.csv")
-        plot(good, options.task, RESULTS / f"{name}.png")
-        print(RESULTS / f"{name}.png")
-        for contender in dict.fromkeys(record["contender"] for record in good):
-            found = means(good, contender, places(options.task))
-            error = found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else float("nan")
-            spread = f"{found.min():.0f} to {found.max():.0f}"
-            print(f"{contender}: mean of a curve {found.mean():.1f} +- {error:.1f} ({spread})")
+    show([record for record in read(path) if record["ok"]], name, options.task)
     return 0
 
 

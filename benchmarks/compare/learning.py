@@ -41,13 +41,21 @@ def parse_point(line: str) -> Point | None:
 
 
 def our_points(run_dir: Path) -> list[Point]:
-    """The points of a run of ours, from its metrics."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    """The points of a run of ours, from its metrics; none where it has not come to any."""
+    path = run_dir / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
     return [
         Point(int(line["env_steps"]), float(line["episode_return_mean"]), int(line["episodes"]))
         for line in lines
         if line.get("episode_return_mean") is not None
     ]
+
+
+def thinned(points: list[Point], most: int = 500) -> list[list[float]]:
+    """Environment steps and mean return of at most so many points, the last one included."""
+    step = -(-len(points) // most) if points else 1
+    kept = [*points[:-1:step], *points[-1:]]
+    return [[point.env_steps, point.mean] for point in kept]
 
 
 def peer_command(
@@ -75,6 +83,9 @@ def our_equal_command(settings: Settings, env_steps: int, seed: int, run_dir: Pa
         "algorithm.value_coefficient": settings.value_coefficient,
         "algorithm.max_grad_norm": settings.max_grad_norm,
         "algorithm.adam_eps": settings.adam_eps,
+        "network.convolutions": json.dumps(settings.convolutions),
+        "network.image_features": settings.image_features,
+        "network.initial_log_std": settings.log_std,
         "network.normalize_obs": normalize,
         "network.normalize_returns": normalize,
         "logging.interval_seconds": 0.2,

@@ -39,6 +39,15 @@ class Settings:
     """Observations and returns by their running deviation (learning only: no workload does)."""
     log_std: float = 0.0
     """Of real-valued actions: log of the standard deviation at the start."""
+    convolutions: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    """Of images: channels, kernel and stride of each layer; these are those of Mnih et al. 2015."""
+    image_features: int = 512
+    """Of images: width of the layer after the convolutions."""
+
+    def __post_init__(self) -> None:
+        # As lists they come from JSON.
+        layers = tuple(tuple(layer) for layer in self.convolutions)
+        object.__setattr__(self, "convolutions", layers)
 
     @property
     def batch(self) -> int:
@@ -49,6 +58,14 @@ class Settings:
     def minibatch(self) -> int:
         """Environment steps of one optimizer step."""
         return self.batch // self.minibatches
+
+    @property
+    def image_side(self) -> int:
+        """Height and width of what the last convolution makes of 84x84 pixels."""
+        side = 84
+        for _, kernel, stride in self.convolutions:
+            side = (side - kernel) // stride + 1
+        return side
 
     def replaced(self, **changes: object) -> Settings:
         """The same with some settings changed."""
@@ -80,8 +97,16 @@ EPISODES = 100
 CURVES: dict[str, tuple[Settings, int, int]] = {
     "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 10),
     "cheetah": (
-        Settings(num_envs=16, horizon=128, epochs=10, minibatches=32, normalize=True, **_CHEETAH),
-        1_000_000,
+        Settings(
+            **{**_CHEETAH, "learning_rate": 1e-3},
+            num_envs=64,
+            horizon=32,
+            epochs=4,
+            minibatches=4,
+            normalize=True,
+            log_std=-1.0,
+        ),
+        600_000,
         5,
     ),
     "pong": (Settings("pong", 8, 128, 4, 4, clip=0.1), 3_000_000, 2),

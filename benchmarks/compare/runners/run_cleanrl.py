@@ -33,39 +33,30 @@ def tower(inputs: int, outputs: int, gain: float) -> nn.Sequential:
     )
 
 
-def nature_cnn() -> nn.Sequential:
-    return nn.Sequential(
-        layer(nn.Conv2d(4, 32, 8, 4)),
-        nn.ReLU(),
-        layer(nn.Conv2d(32, 64, 4, 2)),
-        nn.ReLU(),
-        layer(nn.Conv2d(64, 64, 3, 1)),
-        nn.ReLU(),
-        nn.Flatten(),
-        layer(nn.Linear(3136, 512)),
-        nn.ReLU(),
-    )
+def image_network(s: Settings) -> nn.Sequential:
+    layers, channels = [], 4
+    for size, kernel, stride in s.convolutions:
+        layers += [layer(nn.Conv2d(channels, size, kernel, stride)), nn.ReLU()]
+        channels = size
+    flat = channels * s.image_side**2
+    return nn.Sequential(*layers, nn.Flatten(), layer(nn.Linear(flat, s.image_features)), nn.ReLU())
 
 
 class Agent(nn.Module):
     def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        num_actions: int,
-        continuous: bool,
-        log_std: float = 0.0,
+        self, obs_shape: tuple[int, ...], num_actions: int, continuous: bool, s: Settings
     ) -> None:
         super().__init__()
         self.continuous, self.pixels = continuous, len(obs_shape) == 3
         if self.pixels:
-            self.body = nature_cnn()
-            self.actor = layer(nn.Linear(512, num_actions), 0.01)
-            self.critic = layer(nn.Linear(512, 1), 1.0)
+            self.body = image_network(s)
+            self.actor = layer(nn.Linear(s.image_features, num_actions), 0.01)
+            self.critic = layer(nn.Linear(s.image_features, 1), 1.0)
         else:
             self.actor = tower(obs_shape[0], num_actions, 0.01)
             self.critic = tower(obs_shape[0], 1, 1.0)
         if continuous:
-            self.log_std = nn.Parameter(torch.full((1, num_actions), log_std))
+            self.log_std = nn.Parameter(torch.full((1, num_actions), s.log_std))
 
     def features(self, obs: torch.Tensor) -> torch.Tensor:
         return self.body(obs / 255.0) if self.pixels else obs
@@ -164,7 +155,7 @@ def train(options: Options, meter: Meter) -> None:
     obs = torch.as_tensor(envs.reset(), dtype=torch.float32)
     continuous = s.env == "cheetah"
     num_actions = space.shape[0] if continuous else int(space.n)
-    agent = Agent(obs.shape[1:], num_actions, continuous, s.log_std)
+    agent = Agent(obs.shape[1:], num_actions, continuous, s)
     meter.num_parameters = sum(p.numel() for p in agent.parameters())
     optimizer = torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=s.adam_eps)
     storage = Storage(s.horizon, s.num_envs, obs.shape[1:], space.shape)

@@ -21,7 +21,7 @@ def train_teams(options: Options, meter: Meter) -> None:
     else:
         games = Games(s.num_envs, options.seed)
     obs = {side: torch.as_tensor(seen) for side, seen in games.reset().items()}
-    agents = {side: Agent(seen.shape[1:], 5, False) for side, seen in obs.items()}
+    agents = {side: Agent(seen.shape[1:], 5, False, s) for side, seen in obs.items()}
     optimizers = {
         side: torch.optim.Adam(agent.parameters(), lr=s.learning_rate, eps=s.adam_eps)
         for side, agent in agents.items()

@@ -26,8 +26,9 @@ from environments import (
 )
 from measuring import Meter, Options, leave, parse
 from pufferlib.pufferl import PuffeRL
-from run_cleanrl import layer, nature_cnn, tower
+from run_cleanrl import image_network, layer, tower
 from torch import nn
+from workloads import Settings
 
 
 class Pool(pufferlib.PufferEnv):
@@ -60,15 +61,16 @@ class Pool(pufferlib.PufferEnv):
 class Towers(nn.Module):
     """The networks of the other contenders, as a policy of PufferLib."""
 
-    def __init__(self, envs, env: str) -> None:
+    def __init__(self, envs, s: Settings) -> None:
         super().__init__()
         shape, space = envs.single_observation_space.shape, envs.single_action_space
-        self.continuous, self.pixels = env == "cheetah", env == "pong"
+        self.continuous, self.pixels = s.env == "cheetah", s.env == "pong"
         outputs = space.shape[0] if self.continuous else int(space.n)
         self.hidden_size = 64
         if self.pixels:
-            self.body = nature_cnn()
-            self.actor, self.critic = layer(nn.Linear(512, outputs), 0.01), layer(nn.Linear(512, 1))
+            self.body, width = image_network(s), s.image_features
+            self.actor = layer(nn.Linear(width, outputs), 0.01)
+            self.critic = layer(nn.Linear(width, 1))
         else:
             self.actor, self.critic = tower(shape[0], outputs, 0.01), tower(shape[0], 1, 1.0)
         if self.continuous:
@@ -175,7 +177,7 @@ def main() -> None:
     s = options.settings
     meter = Meter("pufferlib", options, ["pufferlib", "torch", "gymnasium", "envpool", "numpy"])
     envs = make_envs(options, meter)
-    policy: nn.Module = Towers(envs, s.env)
+    policy: nn.Module = Towers(envs, s)
     if s.lstm:
         policy = pufferlib.models.LSTMWrapper(envs, Body(envs, s.lstm), 64, s.lstm)
     meter.num_parameters = sum(p.numel() for p in policy.parameters())

@@ -49,9 +49,9 @@ def make(config):
 def model_of(options: Options) -> DefaultModelConfig:
     s = options.settings
     if s.env == "pong":
-        # The Nature CNN as the others have it. RLlib would pad by itself, and layers after the
-        # convolutions belong to one head: its shared linear layer is a convolution over all of 7x7.
-        sizes = ((32, 8, 4), (64, 4, 2), (64, 3, 1), (512, 7, 1))
+        # As the others have it. RLlib would pad by itself, and layers after the convolutions belong
+        # to one head: its shared linear layer is a convolution over all that is left of the image.
+        sizes = (*s.convolutions, (s.image_features, s.image_side, 1))
         return DefaultModelConfig(
             conv_filters=[[*size, "valid"] for size in sizes],
             conv_activation="relu",

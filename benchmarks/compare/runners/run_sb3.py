@@ -17,11 +17,13 @@ from environments import (
 )
 from gymnasium import spaces
 from measuring import Meter, Options, leave, parse
+from run_cleanrl import image_network
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecNormalize
 from torch import nn
+from workloads import Settings
 
 
 class PoolVecEnv(VecEnv):
@@ -97,6 +99,17 @@ class Body(BaseFeaturesExtractor):
         return self.layers(observations)
 
 
+class Images(BaseFeaturesExtractor):
+    """Convolutions and a layer, as in its own NatureCNN."""
+
+    def __init__(self, observation_space: spaces.Box, s: Settings) -> None:
+        super().__init__(observation_space, s.image_features)
+        self.layers = image_network(s)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.layers(observations)
+
+
 def make_envs(options: Options) -> VecEnv:
     s, layout = options.settings, options.layout
     if layout["vec"] == "envpool":
@@ -131,8 +144,10 @@ def make_model(options: Options, envs: VecEnv):
         "device": "cpu",
     }
     if not s.lstm:
-        kind = "CnnPolicy" if s.env == "pong" else "MlpPolicy"
-        return PPO(kind, envs, policy_kwargs={"log_std_init": s.log_std}, **shared)
+        if s.env == "pong":
+            images = {"features_extractor_class": Images, "features_extractor_kwargs": {"s": s}}
+            return PPO("CnnPolicy", envs, policy_kwargs=images, **shared)
+        return PPO("MlpPolicy", envs, policy_kwargs={"log_std_init": s.log_std}, **shared)
     from sb3_contrib import RecurrentPPO
 
     network = {

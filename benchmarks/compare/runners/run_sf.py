@@ -28,6 +28,12 @@ from sample_factory.envs.env_utils import register_env
 from sample_factory.model.actor_critic import create_actor_critic
 from sample_factory.train import make_runner
 
+CONVOLUTIONS = {
+    ((32, 8, 4), (64, 4, 2), (64, 3, 1)): "convnet_atari",
+    ((16, 8, 4), (32, 4, 2)): "convnet_impala",
+}
+"""Its names of networks for images."""
+
 
 class Pool(gymnasium.Env):
     """A pool as Sample Factory's batched sampling wants it: ended environments start anew."""
@@ -84,9 +90,9 @@ def network_arguments(options: Options) -> list[str]:
         "--encoder_mlp_layers",
         "64",
         "64",
-        "--encoder_conv_architecture=convnet_atari",
+        f"--encoder_conv_architecture={CONVOLUTIONS[s.convolutions]}",
         "--encoder_conv_mlp_layers",
-        "512",
+        f"{s.image_features}",
         f"--obs_scale={255.0 if s.env == 'pong' else 1.0}",
         "--adaptive_stddev=False",
         f"--initial_stddev={math.exp(s.log_std)}",

@@ -14,6 +14,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 from environments import make_envpool, make_gym  # noqa: E402
 from measuring import Meter, Options, leave, parse  # noqa: E402
+from run_cleanrl import image_network  # noqa: E402
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule  # noqa: E402
 from torch import nn  # noqa: E402
 from torchrl.collectors import Collector  # noqa: E402
@@ -35,6 +36,7 @@ from torchrl.modules import (  # noqa: E402
 )
 from torchrl.objectives import ClipPPOLoss  # noqa: E402
 from torchrl.objectives.value import GAE  # noqa: E402
+from workloads import Settings  # noqa: E402
 
 logging.disable(logging.WARNING)
 
@@ -45,24 +47,14 @@ def tower(inputs: int, outputs: int) -> nn.Sequential:
     )
 
 
-class NatureCNN(nn.Module):
-    def __init__(self) -> None:
+class Images(nn.Module):
+    def __init__(self, s: Settings) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3, 1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(3136, 512),
-            nn.ReLU(),
-        )
+        self.layers = image_network(s)
 
     def forward(self, frames: torch.Tensor) -> torch.Tensor:
         flat = frames.reshape(-1, 4, 84, 84).float() / 255
-        return self.layers(flat).reshape(*frames.shape[:-3], 512)
+        return self.layers(flat).reshape(*frames.shape[:-3], -1)
 
 
 class Pool(MultiThreadedEnvWrapper):
@@ -100,9 +92,9 @@ def add_axis(step) -> None:
         step[key] = step[key].unsqueeze(-1)
 
 
-def make_modules(env: str, spec):
+def make_modules(s: Settings, spec):
     """Actor and critic."""
-    if env == "cheetah":
+    if s.env == "cheetah":
         net = nn.Sequential(tower(17, 6), AddStateIndependentNormalScale(6))
         head = TensorDictModule(net, ["observation"], ["loc", "scale"])
         actor = ProbabilisticActor(
@@ -113,8 +105,8 @@ def make_modules(env: str, spec):
             spec=spec,
         )
         return actor, ValueOperator(tower(17, 1), in_keys=["observation"])
-    pixels = env == "pong"
-    net = nn.Linear(512, 6) if pixels else tower(4, 2)
+    pixels = s.env == "pong"
+    net = nn.Linear(s.image_features, 6) if pixels else tower(4, 2)
     actor = ProbabilisticActor(
         TensorDictModule(net, ["hidden" if pixels else "observation"], ["logits"]),
         in_keys=["logits"],
@@ -124,15 +116,16 @@ def make_modules(env: str, spec):
     )
     if not pixels:
         return actor, ValueOperator(tower(4, 1), in_keys=["observation"])
-    body = TensorDictModule(NatureCNN(), ["observation"], ["hidden"])
-    both = ActorValueOperator(body, actor, ValueOperator(nn.Linear(512, 1), in_keys=["hidden"]))
+    body = TensorDictModule(Images(s), ["observation"], ["hidden"])
+    value = ValueOperator(nn.Linear(s.image_features, 1), in_keys=["hidden"])
+    both = ActorValueOperator(body, actor, value)
     return both.get_policy_operator(), both.get_value_operator()
 
 
 def train(options: Options, meter: Meter) -> None:
     s = options.settings
     envs = make_envs(options)
-    actor, critic = make_modules(s.env, envs.action_spec)
+    actor, critic = make_modules(s, envs.action_spec)
     advantage = GAE(gamma=s.gamma, lmbda=s.gae_lambda, value_network=critic, average_gae=False)
     loss_module = ClipPPOLoss(
         actor,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from contenders import PEERS
-from curves import means, missing, places, plot, thinned, write_csv
+from curves import means, missing, places, plot, write_csv
 from records import append, read
 from solve import SOLVING, median, table
 from workloads import CURVES
 
-from learning import Point, our_equal_command, our_points, parse_point, peer_command
+from learning import Point, our_equal_command, our_points, parse_point, peer_command, thinned
 from srl.cli import make_parser
 
 
@@ -34,6 +34,7 @@ def test_our_returns_come_from_the_metrics(tmp_path: Path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert our_points(tmp_path) == [Point(10, 7.5, 2)]
+    assert our_points(tmp_path / "none") == []
 
 
 def test_our_command_is_one_that_srl_knows(tmp_path: Path) -> None:
@@ -78,8 +79,9 @@ def test_thinning_keeps_the_last_point() -> None:
     points = [Point(i, 0.0, i) for i in range(1001)]
     found = thinned(points, 100)
     assert len(found) <= 101
-    assert found[-1] == points[-1]
-    assert thinned(points[:50], 100) == points[:50]
+    assert found[-1] == [1000, 0.0]
+    assert thinned(points[:50], 100) == [[i, 0.0] for i in range(50)]
+    assert thinned([]) == []
 
 
 def test_curves_become_a_table_and_a_picture(tmp_path: Path) -> None:
@@ -104,7 +106,17 @@ def test_a_curve_counts_equally_everywhere_along_its_steps() -> None:
         {"contender": "srl", "points": [[2000, 50.0], [300_000, 50.0]]},
         {"contender": "sb3", "points": [[2000, 7.0], [300_000, 7.0]]},
     ]
-    assert means(records, "srl", places("cartpole")).tolist() == [100.0, 50.0]
+    assert means(records, "srl", places(records)).tolist() == [100.0, 50.0]
+
+
+def test_curves_are_compared_as_far_as_all_have_come() -> None:
+    """A run that solved its task ended early."""
+    records = [
+        {"contender": "srl", "points": [[0, 0.0], [1000, 10.0]]},
+        {"contender": "sb3", "points": [[0, 0.0], [500, 5.0]]},
+    ]
+    assert places(records)[-1] == 500
+    assert means(records, "srl", places(records)) == means(records, "sb3", places(records))
 
 
 def test_what_is_not_a_number_is_null_in_the_records(tmp_path: Path) -> None:
