@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +38,9 @@ def test_a_signal_ends_a_run_well_and_it_goes_on_later(
     before = read_summary(training.run_dir)
     assert before["status"] == "stopped"
     assert before["reason"] == number.name
-    assert checkpoints(training.run_dir)
+    manifest = json.loads((checkpoints(training.run_dir)[-1] / "manifest.json").read_text())
+    # Also of those that ended in the last moment.
+    assert manifest["episodes"] == before["episodes"]
     if number is signal.SIGTERM:
         return  # Both signals leave the same behind; once is enough to go on from it.
 

@@ -270,12 +270,10 @@ class ProcessRun:
     # -- the end -----------------------------------------------------------------------------------
 
     def _stop(self) -> None:
-        """Asks for the last checkpoint, waits for it, and lets everyone leave."""
+        """Lets everyone leave, with a last checkpoint."""
         failure = self._save_last()
         if failure is not None:
             raise failure
-        self._leave()
-        self._receive()
 
     def _rescue(self) -> None:
         """Keeps what was learned, where what failed is not the learning itself."""
@@ -288,15 +286,20 @@ class ProcessRun:
             self._note("error", "controller", f"the last checkpoint failed: {failure}")
 
     def _save_last(self) -> WorkerError | None:
-        """Stops everyone, and keeps what they have learned by then."""
+        """Stops everyone, and keeps what they have learned by then and what they tell last."""
         self._saving.step()
         # Parts of one that is under way may be older than what was learned since.
         self._saving.give_up()
         self._saving.ask()
-        return self._finish_saving()
+        failure = self._finish_saving()
+        # Episodes that ended last are told by who leaves; a resumed run is to count them, too.
+        self._leave()
+        self._receive()
+        self._saving.commit()
+        return failure
 
     def _finish_saving(self) -> WorkerError | None:
-        """Stops everyone, and waits for the checkpoint that is pending."""
+        """Stops everyone, and waits for the parts of the checkpoint that is pending."""
         # A learner step that is under way is given up, so that parts are written at once.
         self._controller.board.stop = True
         self.fleet.notify(self._controller.board)

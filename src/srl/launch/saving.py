@@ -34,14 +34,16 @@ class Saving:
             if self._controller.checkpoint_due():
                 self.ask()
             return
-        number, folder = self._pending
-        if self._written(number):
-            self._pending = None
-            # Workers that are started again go on from the newest one.
-            self._commit(number, folder)
+        if self._written(self._pending[0]):
+            self.commit()
 
-    def _commit(self, number: int, folder: Path) -> None:
+    def commit(self) -> None:
+        """Makes the checkpoint whole that is pending, if there is one; all its parts are written."""
+        if self._pending is None:
+            return
+        (number, folder), self._pending = self._pending, None
         made = self._controller.commit_checkpoint(number, folder, exact=False)
+        # Workers that are started again go on from the newest one.
         self._fleet.checkpoint = str(made.path.absolute())
         self._clear()
 
@@ -82,20 +84,19 @@ class Saving:
         return [w for w in self._kept if w.trains or self._fleet.is_alive(w.process)]
 
     def finish(self, seconds: float, pause: Callable[[], None]) -> list[str]:
-        """Waits for the parts that are pending, and gives the checkpoint up if a writer ends
-        without its own or is slow; those that ended so are returned."""
+        """Waits for the parts of the last checkpoint, and gives it up if a writer ends without its
+        own or is slow; those that ended so are returned. `commit` makes it whole."""
         if self._pending is None:
             return []
-        (number, folder), self._pending = self._pending, None
+        number, folder = self._pending
         deadline = time.monotonic() + seconds
         writers = self._writers()
         gone: list[str] = []
         while not self._written(number) and not gone and time.monotonic() < deadline:
             pause()
             gone = [w.process for w in writers if self._left_without(w, number)]
-        if self._written(number):
-            self._commit(number, folder)
-        else:
+        if not self._written(number):
+            self._pending = None
             self._controller.store.abort(folder)
             self._clear()
             text = "the last checkpoint was not written in time"
