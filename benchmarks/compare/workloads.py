@@ -109,7 +109,17 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
         600_000,
         5,
     ),
-    "pong": (Settings("pong", 8, 128, 4, 4, clip=0.1), 3_000_000, 2),
+    "pong": (
+        Settings(
+            "pong",
+            *(16, 128, 3, 8),
+            learning_rate=1e-3,
+            convolutions=((16, 8, 4), (32, 4, 2)),
+            image_features=256,
+        ),
+        1_000_000,
+        2,
+    ),
 }
 """Learning at equal environment steps: settings for all, steps, and seeds. HalfCheetah is learned
 with normalised observations and returns by all, as everybody does."""

@@ -38,7 +38,7 @@ class Saving:
             self.commit()
 
     def commit(self) -> None:
-        """Makes the checkpoint whole that is pending, if there is one; all its parts are written."""
+        """Makes the checkpoint whole that is pending, if one is; all its parts are written."""
         if self._pending is None:
             return
         (number, folder), self._pending = self._pending, None

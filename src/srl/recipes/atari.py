@@ -15,8 +15,28 @@ def pong() -> Experiment:
 
 
 def pong_envpool() -> Experiment:
-    """Pong from pixels through EnvPool, which steps many games by one call."""
-    return _game("pong_envpool", EnvConfig(id="envpool:Pong-v5"), until="return>=18")
+    """Pong from pixels through EnvPool, which steps many games by one call; with the smaller
+    network of Mnih et al. 2013 and larger steps, 18 points in a fraction of the time."""
+    return Experiment(
+        name="pong_envpool",
+        env=EnvConfig(id="envpool:Pong-v5"),
+        actor=ActorConfig(envs=16),
+        algorithm={
+            "name": "ppo",
+            "rollout_length": 128,
+            "epochs": 3,
+            "minibatches": 8,
+            "learning_rate": 1e-3,
+            "entropy_coefficient": 0.01,
+        },
+        network={
+            "name": "actor_critic",
+            "convolutions": [[16, 8, 4], [32, 4, 2]],
+            "image_features": 256,
+        },
+        steps=3_000_000,
+        until="return>=18",
+    )
 
 
 def breakout() -> Experiment:
