@@ -3,8 +3,8 @@
 A task is solved at the first mean of the last 100 training episodes over its threshold. Ours runs
 its recipe, for all seeds first; a peer runs the settings in `SOLVING`, and is stopped and counted
 as slower at twice our median (`--stop`). Ours is timed to the line that says so, after its last
-checkpoint. Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive, and what is there is
-not run again: take the file away to begin anew.
+checkpoint. Results are appended to `results/solve_<task>_<machine>.jsonl` as they arrive, and what
+is there is not run again: take the file away to begin anew.
 
     python benchmarks/compare/solve.py cartpole [--seeds 5] [--peers sb3 ...] [--timeout 3600]
 """
