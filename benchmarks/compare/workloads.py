@@ -114,10 +114,11 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
             "pong",
             *(16, 128, 3, 8),
             learning_rate=1e-3,
+            anneal_steps=2_000_000,
             convolutions=((16, 8, 4), (32, 4, 2)),
             image_features=256,
         ),
-        1_000_000,
+        2_000_000,
         2,
     ),
 }

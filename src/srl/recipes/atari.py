@@ -27,6 +27,7 @@ def pong_envpool() -> Experiment:
             "epochs": 3,
             "minibatches": 8,
             "learning_rate": 1e-3,
+            "learning_rate_schedule": "linear",
             "entropy_coefficient": 0.01,
         },
         network={
@@ -34,7 +35,7 @@ def pong_envpool() -> Experiment:
             "convolutions": [[16, 8, 4], [32, 4, 2]],
             "image_features": 256,
         },
-        steps=3_000_000,
+        steps=2_000_000,
         until="return>=18",
     )
 
