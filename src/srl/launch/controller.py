@@ -95,7 +95,6 @@ class Controller:
         self._trainers = [w for w in plan.workers if w.trains and w.index == 0]
         self._begun = begun
         self._started = time.monotonic()
-        self._seconds_before = 0.0
         self._steps_before = 0
         self._pace = Pace(_POLL_SECONDS)
         self._next_checkpoint = time.monotonic() + experiment.checkpoint.every_seconds
@@ -113,7 +112,7 @@ class Controller:
     @property
     def seconds(self) -> float:
         """Seconds of training, those before a resume included."""
-        return self._seconds_before + time.monotonic() - self._started
+        return self.collector.seconds(time.monotonic())
 
     @property
     def env_steps(self) -> int:
@@ -123,7 +122,6 @@ class Controller:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on counting where a checkpoint left off."""
-        self._seconds_before = checkpoint.manifest.seconds
         self._steps_before = checkpoint.manifest.env_steps
         self.collector.restore(read_part(checkpoint, COLLECTOR_PART))
         self.last_checkpoint = checkpoint
@@ -271,7 +269,8 @@ class Controller:
         """Adds what the controller knows, and makes the checkpoint whole."""
         for policy, weights in self._fixed_weights.items():
             write_part(folder, weights_part(policy), dict(weights))
-        write_part(folder, COLLECTOR_PART, self.collector.state())
+        now = time.monotonic()
+        write_part(folder, COLLECTOR_PART, self.collector.state(now))
         snapshot = self.collector.snapshot()
         rows = {worker.trains[0]: self.board.rows[worker.name] for worker in self._trainers}
         manifest = Manifest(
@@ -281,7 +280,7 @@ class Controller:
             env_steps=min((row.get("saved_env_steps") for row in rows.values()), default=0),
             episodes=int(snapshot["episodes"]),
             score=self.collector.score,
-            seconds=self.seconds,
+            seconds=self.collector.seconds(now),
             exact=exact,
         )
         self.last_checkpoint = self.store.commit(folder, manifest)

@@ -194,12 +194,9 @@ class Collector:
         totals = self._policies[policy].totals if policy in self._policies else {}
         return {name: int(totals.get(name, 0)) for name in ("env_steps", "agent_steps")}
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of training up to the last tick, those before a resume included."""
-        return self._seconds_before + (
-            self._now - self._started if self._started is not None else 0.0
-        )
+    def seconds(self, now: float) -> float:
+        """Seconds of training since the first tick, those before a resume included."""
+        return self._seconds_before + (now - self._started if self._started is not None else 0.0)
 
     @property
     def score(self) -> float | None:
@@ -217,7 +214,7 @@ class Collector:
         """
         each = {name: record.values() for name, record in sorted(self._policies.items())}
         values: dict[str, Value] = {
-            "seconds": self.seconds,
+            "seconds": self.seconds(self._now),
             "env_steps": 0,
             "episodes": 0,
             "policy_version": 0,
@@ -271,10 +268,10 @@ class Collector:
             except OSError as error:
                 raise _cannot_write(self.path, error) from error
 
-    def state(self) -> dict[str, Any]:
+    def state(self, now: float) -> dict[str, Any]:
         """All that a resumed run needs to go on counting."""
         return {
-            "seconds": self.seconds,
+            "seconds": self.seconds(now),
             "policies": {name: record.state() for name, record in self._policies.items()},
         }
 

@@ -144,19 +144,21 @@ def test_a_resumed_collector_goes_on_counting(tmp_path):
     first.add(episodes(*range(60), goals=[4.0]))
     first.add(Evaluation("evaluator/0", "agent", 3, [5.0], [5]))
     first.tick(60.0)
-    save_state(tmp_path / "collector.safetensors", first.state())
+    save_state(tmp_path / "collector.safetensors", first.state(60.5))
     # The clock of another boot starts anywhere.
     second = Collector(tmp_path, QUIET)
     second.restore(load_state(tmp_path / "collector.safetensors"))
     before, after = first.snapshot(), second.snapshot()
     before.pop("env_steps_per_second")
+    assert before.pop("seconds") == 10.0
+    assert after.pop("seconds") == 10.5  # Those since the last line, too.
     assert before == after
     second.tick(3.0)
     second.add(update(1500, version=4))
     second.add(episodes(*range(60, 120)))
     second.tick(5.0)
     values = second.snapshot()
-    assert values["seconds"] == pytest.approx(12.0)
+    assert values["seconds"] == pytest.approx(12.5)
     assert values["env_steps_per_second"] == pytest.approx(250)
     assert values["episodes"] == 120
     assert values["episode_return_mean"] == sum(range(20, 120)) / 100
@@ -167,7 +169,7 @@ def test_lines_beyond_the_checkpoint_that_was_resumed_are_replaced_when_read(tmp
     first = Collector(tmp_path, QUIET)
     first.add(update(1000))
     first.tick(0.0)
-    state = first.state()
+    state = first.state(0.0)
     for steps in (2000, 3000):
         first.add(update(steps))
         first.tick(float(steps))
