@@ -112,13 +112,14 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
     "pong": (
         Settings(
             "pong",
-            *(16, 128, 3, 8),
+            *(32, 64, 3, 8),
+            gamma=0.96,
             learning_rate=1e-3,
-            anneal_steps=2_000_000,
+            anneal_steps=1_500_000,
             convolutions=((16, 8, 4), (32, 4, 2)),
             image_features=256,
         ),
-        2_000_000,
+        1_500_000,
         2,
     ),
 }
