@@ -140,7 +140,7 @@ def configuration(options: Options, folder: str):
         f"--num_batches_per_epoch={s.minibatches}",
         f"--num_epochs={s.epochs}",
         f"--learning_rate={s.learning_rate}",
-        f"--lr_schedule={'linear_decay' if s.anneal_steps else 'constant'}",
+        "--lr_schedule=constant",
         f"--gamma={s.gamma}",
         f"--gae_lambda={s.gae_lambda}",
         f"--ppo_clip_ratio={s.clip}",
