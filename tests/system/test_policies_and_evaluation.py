@@ -86,7 +86,14 @@ def test_trainers_of_several_policies_are_one_kind_to_the_report(tmp_path: Path)
 
 
 def test_a_run_without_an_update_is_not_explained(tmp_path: Path) -> None:
-    run = train("CartPole-v1", layout="serial", seconds=0.001, run_dir=tmp_path, quiet=True)
+    run = train(
+        "CartPole-v1",
+        layout="serial",
+        seconds=0.001,
+        set={"algorithm.rollout_length": 10_000},
+        run_dir=tmp_path,
+        quiet=True,
+    )
     assert run.summary.policy_version == 0
     assert run.summary.bottleneck == "too short to say: no update was done"
     assert run.summary.bottleneck_setting is None
