@@ -45,6 +45,7 @@ def test_a_signal_ends_a_run_well_and_it_goes_on_later(
     if number is signal.SIGTERM:
         return  # Both signals leave the same behind; once is enough to go on from it.
 
+    lines = len((training.run_dir / "metrics.jsonl").read_text().splitlines())
     steps = before["env_steps"] + 1000
     arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]
     assert main(arguments) == 0
@@ -54,6 +55,9 @@ def test_a_signal_ends_a_run_well_and_it_goes_on_later(
     assert after["policy_version"] > before["policy_version"]
     assert after["episodes"] > before["episodes"]
     assert after["seconds"] > manifest["seconds"]
+    # Not a moment that the checkpoint knows of is lost.
+    first = (training.run_dir / "metrics.jsonl").read_text().splitlines()[lines]
+    assert json.loads(first)["seconds"] == pytest.approx(manifest["seconds"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
