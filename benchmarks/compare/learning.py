@@ -83,6 +83,7 @@ def our_equal_command(settings: Settings, env_steps: int, seed: int, run_dir: Pa
         "algorithm.value_coefficient": settings.value_coefficient,
         "algorithm.max_grad_norm": settings.max_grad_norm,
         "algorithm.adam_eps": settings.adam_eps,
+        "algorithm.max_policy_age": settings.max_policy_age,
         "network.convolutions": json.dumps(settings.convolutions),
         "network.image_features": settings.image_features,
         "network.initial_log_std": settings.log_std,

@@ -43,6 +43,8 @@ class Settings:
     """Of images: channels, kernel and stride of each layer; these are those of Mnih et al. 2015."""
     image_features: int = 512
     """Of images: width of the layer after the convolutions."""
+    max_policy_age: int = 1
+    """Of ours alone: updates that data may lag. The others wait, except for Sample Factory."""
 
     def __post_init__(self) -> None:
         # As lists they come from JSON.
@@ -98,13 +100,14 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
     "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 10),
     "cheetah": (
         Settings(
-            **{**_CHEETAH, "learning_rate": 1e-3},
+            **{**_CHEETAH, "learning_rate": 2e-3},
             num_envs=64,
             horizon=32,
             epochs=4,
             minibatches=4,
             normalize=True,
             log_std=-1.0,
+            max_policy_age=0,
         ),
         600_000,
         5,

@@ -24,9 +24,11 @@ def halfcheetah_envpool() -> Experiment:
             "rollout_length": 32,
             "epochs": 4,
             "minibatches": 4,
-            "learning_rate": 1e-3,
+            "learning_rate": 2e-3,
             "learning_rate_schedule": "linear",
             "entropy_coefficient": 0.0,
+            # Nearly as fast, since all cores step environments, and learns far more from a step.
+            "max_policy_age": 0,
         },
         network={
             "name": "actor_critic",
