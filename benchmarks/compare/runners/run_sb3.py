@@ -146,7 +146,8 @@ def make_model(options: Options, envs: VecEnv):
     if not s.lstm:
         if s.env == "pong":
             images = {"features_extractor_class": Images, "features_extractor_kwargs": {"s": s}}
-            return PPO("CnnPolicy", envs, policy_kwargs=images, **shared)
+            # Heads alone, as after its own NatureCNN; after any other it adds layers of 64x64.
+            return PPO("CnnPolicy", envs, policy_kwargs={**images, "net_arch": []}, **shared)
         return PPO("MlpPolicy", envs, policy_kwargs={"log_std_init": s.log_std}, **shared)
     from sb3_contrib import RecurrentPPO
 
