@@ -127,7 +127,7 @@ class ActedStay:
                 self._exited(process, incarnation, 0)
 
     def _exited(self, process: str, incarnation: int, code: int) -> None:
-        exited = Exited(process=process, incarnation=incarnation, pid=77, code=code)
+        exited = Exited(process=process, incarnation=incarnation, pid=77, code=code, now_ns=0)
         self.channel.post(exited)
 
     def turn(self, now: float) -> None:

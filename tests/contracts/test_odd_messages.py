@@ -101,7 +101,7 @@ def test_what_cannot_be_is_refused_by_the_head_and_said(
 
 @pytest.mark.parametrize("code", [-9, -33, -999, 3])
 def test_however_a_process_ended_it_can_be_said(head: Head, code: int) -> None:
-    said = Exited(process="actor-0", incarnation=0, pid=1, code=code)
+    said = Exited(process="actor-0", incarnation=0, pid=1, code=code, now_ns=0)
     head.hear({"type": "left"})
     head.hear(msgspec.msgpack.decode(msgspec.msgpack.encode(said)))
     assert "actor-0" not in head.hosts.places["a"].processes, "it was heard"

@@ -97,6 +97,10 @@ class Exited(msgspec.Struct, tag="exited", frozen=True, kw_only=True):
     pid: Count
     code: int
     failure: Failure | None = None
+    now_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    """The agent's clock, which its rows are by."""
+    rows: tuple[Row, ...] = ()
+    """What its workers' rows said in the end: it may have ended before a beat could tell."""
 
 
 class GateIs(msgspec.Struct, tag="gate", frozen=True, kw_only=True):

@@ -239,6 +239,7 @@ class Hosts:
             case Started():
                 place.started(message)
             case Exited():
+                self._load_rows(place, message.rows, time.monotonic_ns() - message.now_ns)
                 place.exited(message)
             case Reports():
                 self._take_reports(message)
@@ -270,13 +271,18 @@ class Hosts:
     def _take_rows(self, place: RemotePlace) -> None:
         """Takes over what a host's last beat says; those before it have nothing to add."""
         beat, shift = self._beats.pop(place, (None, 0))
-        if beat is None or self.board is None:
+        if beat is not None:
+            self._load_rows(place, beat.rows, shift)
+
+    def _load_rows(self, place: RemotePlace, told: tuple[Row, ...], shift: int) -> None:
+        """Takes over rows of processes that are at a host, whose clock is so far behind."""
+        if self.board is None:
             return
         rows, data = [], []
-        for row in beat.rows:
+        for row in told:
             known = self.board.rows.get(row.worker)
             if known is None:
-                self._refuse_part(SpecError(f"beat: there is no worker {row.worker!r}."))
+                self._refuse_part(SpecError(f"row: there is no worker {row.worker!r}."))
             elif place.incarnation_of(self._homes[row.worker]) == row.incarnation:
                 rows.append(known)
                 data.append(row.cells)

@@ -184,6 +184,8 @@ class Stay:
                     pid=each.pid,
                     code=each.code,
                     failure=each.failure,
+                    now_ns=time.monotonic_ns(),
+                    rows=tuple(self._rows(each.process, each.incarnation)),
                 )
             )
         if self._gate_ended and not self._ending:
@@ -203,13 +205,14 @@ class Stay:
             return None
         self._next_beat = now + BEAT_SECONDS
         now_ns = time.monotonic_ns()
-        rows, stopped = [], []
+        rows: list[Row] = []
+        stopped = []
         for name, child in self._place.children.living.items():
+            rows += self._rows(name, child.incarnation)
             for member in self._members.get(name, ()):
                 assert self._board is not None
-                row = self._board.rows[member.name]
-                rows.append(Row(member.name, child.incarnation, row.dump()))
-                if now_ns - row.get("heartbeat_ns") > 1e9 and self._place.is_stopped(name):
+                silent = now_ns - self._board.rows[member.name].get("heartbeat_ns")
+                if silent > 1e9 and self._place.is_stopped(name):
                     stopped.append(name)
         return Beat(
             now_ns=now_ns,
@@ -218,6 +221,14 @@ class Stay:
             books=self._books(),
             gate=self._gate.told(),
         )
+
+    def _rows(self, process: str, incarnation: int) -> list[Row]:
+        """What a process's workers say."""
+        if self._board is None:
+            return []
+        board = self._board.rows
+        members = self._members.get(process, ())
+        return [Row(member.name, incarnation, board[member.name].dump()) for member in members]
 
     def _books(self) -> dict[str, Ledger]:
         """Of the streams that have been used here."""

@@ -144,8 +144,8 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     one.say(GateIs(address="tcp://1.2.3.4:5", public_key="k" * 40, incarnation=0))
     one.send(one.channel.state(Beat(now_ns=0, gate={"resent": 7, "odd": 1})))
     # Of an earlier life: it counts no more.
-    one.say(Exited(process="actor-0", incarnation=2, pid=70, code=-9))
-    one.say(Exited(process="actor-0", incarnation=3, pid=77, code=-9))
+    one.say(Exited(process="actor-0", incarnation=2, pid=70, code=-9, now_ns=0))
+    one.say(Exited(process="actor-0", incarnation=3, pid=77, code=-9, now_ns=0))
     until(hosts, lambda: not place.is_alive("actor-0"))
     assert [(e.incarnation, e.pid, e.how) for e in place.exits()] == [
         (3, 77, "was killed (SIGKILL)")
@@ -267,13 +267,27 @@ class Crew:
         return Beat(now_ns=time.monotonic_ns(), rows=(Row("actor/0", 0, self.there.dump()),))
 
 
+def test_what_a_worker_had_counted_at_its_end_is_known_without_a_beat(control) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one = head(), agent()
+    crew = Crew(hosts, one)
+    one.send(one.channel.state(crew.beat(1)))
+    last = crew.beat(5)
+    ended = Exited(
+        process="actor-0", incarnation=0, pid=7, code=0, now_ns=last.now_ns, rows=last.rows
+    )
+    one.say(ended)
+    until(hosts, lambda: not crew.place.is_alive("actor-0"))
+    assert crew.counted == 5
+
+
 def test_what_a_worker_had_counted_before_its_end_is_known(control) -> None:  # type: ignore[no-untyped-def]
     head, agent = control
     hosts, one = head(), agent()
     crew = Crew(hosts, one)
     for steps in (1, 2, 3):
         one.send(one.channel.state(crew.beat(steps)))
-    one.say(Exited(process="actor-0", incarnation=0, pid=7, code=-9))
+    one.say(Exited(process="actor-0", incarnation=0, pid=7, code=-9, now_ns=0))
     # Of a process that is gone: it changes nothing.
     one.send(one.channel.state(crew.beat(4)))
     one.say(Reports((encode_report(Note("w", "info", "the end")),)))
