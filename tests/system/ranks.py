@@ -1,4 +1,5 @@
-"""A rank of a group of trainers, in a process of its own: `python ranks.py WHAT FOLDER RANK COUNT`.
+"""A rank of a group of trainers, in a process of its own:
+`python ranks.py WHAT CARRIER FOLDER RANK COUNT`.
 
 `learn`: trains on recorded batches and leaves its weights. `ddp`: compares the gradient of one
 minibatch with what torch's DistributedDataParallel finds.
@@ -22,11 +23,13 @@ from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.algorithms.ranks import Ranks
+from srl.arena.shm import ShmArena
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch
 from srl.data.trajectory import from_tree
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.workers.trainer_group import LinkedRanks, _connect, _make_group
+from srl.workers.shared_ranks import SharedRanks
+from srl.workers.wired_ranks import WiredRanks, connect, make_group
 
 SETTINGS = {"rollout_length": 8, "epochs": 2, "minibatches": 3}
 
@@ -47,19 +50,26 @@ def recorded(folder: Path) -> list[SampleBatch]:
     return batches
 
 
-def link(folder: Path, rank: int, count: int) -> Ranks:
-    """What the trainer's group makes."""
+def link(carrier: str, folder: Path, rank: int, count: int) -> Ranks:
+    """What the trainer's group makes, on one host or on several."""
     if count == 1:
         return Ranks()
+
+    def look(waited: float) -> None:
+        assert waited < 60, "the others do not come"
+
+    if carrier == "shared":
+        processes = [f"trainer-{number}" for number in range(count)]
+        arena = ShmArena(folder, processes[rank])
+        return SharedRanks(arena, "sums", processes, rank, look, lambda: False)
     device = torch.device("cpu")
-    make = partial(_make_group, folder / "store", rank, count, device, "")
-    group = _connect(make, lambda waited: None)
-    return LinkedRanks(group, rank, count, "cpu", lambda waited: None, lambda: False)
+    group = connect(partial(make_group, folder / "store", rank, count, device, ""), look)
+    return WiredRanks(group, rank, count, "cpu", look, lambda: False)
 
 
-def learn_recorded(folder: Path, rank: int, count: int) -> None:
+def learn_recorded(carrier: str, folder: Path, rank: int, count: int) -> None:
     algorithm = make()
-    algorithm.join(link(folder, rank, count))
+    algorithm.join(link(carrier, folder, rank, count))
     for batch in recorded(folder):
         learn(algorithm, split_batch(batch, rank, count))
     weights = {k: v.numpy() for k, v in algorithm.policy.state_dict().items()}
@@ -79,7 +89,7 @@ class Loss(torch.nn.Module):
         return loss
 
 
-def compare_with_ddp(folder: Path, rank: int, count: int) -> None:
+def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
     torch.distributed.init_process_group(
         "gloo",
         store=torch.distributed.FileStore(str(folder / "ddp-store"), count),
@@ -102,7 +112,7 @@ def compare_with_ddp(folder: Path, rank: int, count: int) -> None:
     wrapped(minibatch(other)).backward()
     theirs = torch.cat([p.grad.flatten() for p in other.policy.parameters()])
 
-    algorithm.join(link(folder, rank, count))
+    algorithm.join(link(carrier, folder, rank, count))
     loss, metrics = algorithm._find_gradients(minibatch(algorithm))
     algorithm._together(loss, metrics, 1.0 / count)
     torch.testing.assert_close(algorithm.optimizer.grad, theirs, rtol=1e-5, atol=1e-7)
@@ -112,5 +122,6 @@ def compare_with_ddp(folder: Path, rank: int, count: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    what, where, own, everyone = sys.argv[1:]
-    {"learn": learn_recorded, "ddp": compare_with_ddp}[what](Path(where), int(own), int(everyone))
+    what, by, where, own, everyone = sys.argv[1:]
+    task = {"learn": learn_recorded, "ddp": compare_with_ddp}[what]
+    task(by, Path(where), int(own), int(everyone))

@@ -11,7 +11,7 @@ import torch
 
 
 class Ranks:
-    """One trainer alone; several are `srl.workers.trainer_group.LinkedRanks`."""
+    """One trainer alone; several are `srl.workers.linked_ranks.LinkedRanks`."""
 
     rank = 0
     count = 1

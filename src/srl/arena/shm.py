@@ -77,7 +77,7 @@ class ShmArena:
     def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
         """Maps the named region; the first to ask reserves it, so that running out is an error here
         and now."""
-        path = self.folder / f"{name.replace('/', '+')}.region"
+        path = self.path(name)
         with self.lock("regions"):
             new = not path.exists()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -94,9 +94,13 @@ class ShmArena:
                 os.close(fd)
         return np.frombuffer(mapped, np.uint8)
 
+    def path(self, name: str) -> Path:
+        """The file of a region. Who has mapped it keeps it when that is removed."""
+        return self.folder / f"{name.replace('/', '+')}.region"
+
     def reserve(self, name: str, setting: str = "") -> None:
         """Lets a region that was made lazily take all of its memory, now that it will be used."""
-        path = self.folder / f"{name.replace('/', '+')}.region"
+        path = self.path(name)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._reserve(fd, path, os.fstat(fd).st_size, setting, lazy=False)

@@ -14,7 +14,8 @@ import torch
 from srl.algorithms.ranks import GroupBroken
 from srl.arena.arena import HeapArena
 from srl.services.trainers import BatchNumbers, Standing
-from srl.workers.trainer_group import LinkedRanks, TrainerGroup
+from srl.workers.trainer_group import TrainerGroup
+from srl.workers.wired_ranks import WiredRanks
 
 
 class Sum:
@@ -50,8 +51,8 @@ class Group:
         return self.work
 
 
-def rank(work: Sum, look: Callable[[float], None] = lambda waited: None) -> LinkedRanks:
-    return LinkedRanks(Group(work), 0, 2, "cpu", look, lambda: False)
+def rank(work: Sum, look: Callable[[float], None] = lambda waited: None) -> WiredRanks:
+    return WiredRanks(Group(work), 0, 2, "cpu", look, lambda: False)
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
