@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from srl.bench.copies import timed
+from srl.bench import copies
 from srl.bench.parts import Parts
 from srl.bench.workloads import experiment_of
 from srl.envs.protocol import EnvConfig
@@ -53,10 +53,31 @@ def test_stepping_at_random_goes_on_without_end() -> None:
         parts.close()
 
 
-def test_the_time_of_a_call_is_what_it_takes() -> None:
-    import time
+class Clock:
+    """Time that goes on only in calls: one takes 2 ms, a quarter of it on a core."""
 
-    taken = timed(lambda: time.sleep(0.002), 0.2)
-    assert 0.002 <= taken.wall < 0.02
-    assert taken.cpu < taken.wall
-    assert taken.calls * taken.wall == pytest.approx(taken.seconds, rel=0.5)
+    def __init__(self) -> None:
+        self.calls, self.stalled = 0, 0.0
+
+    def call(self) -> None:
+        self.calls += 1
+        if self.calls == 210:
+            # Something else had the core.
+            self.stalled = 0.05
+
+    def perf_counter(self) -> float:
+        return 0.002 * self.calls + self.stalled
+
+    def process_time(self) -> float:
+        return 0.0005 * self.calls
+
+
+def test_the_time_of_a_call_is_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(copies, "time", clock)
+    taken = copies.timed(clock.call, 0.4)
+    assert taken.wall == pytest.approx(0.002)
+    assert taken.cpu == pytest.approx(0.0005)
+    assert 0.4 <= taken.seconds < 0.5
+    assert taken.calls * 0.002 + clock.stalled == pytest.approx(taken.seconds)
+    assert clock.stalled, "while it was timed"
