@@ -21,7 +21,7 @@ from srl.net.limits import Limits
 from srl.net.peers import Peer, Peers
 from srl.streams.sample_books import Ledger
 
-PROTOCOL = f"{version('srl')}+3"
+PROTOCOL = f"{version('srl')}+4"
 """Hosts with another one do not understand each other; the number after the plus grows with these
 messages."""
 PACKET_LIMITS = Limits(frame_bytes=64 << 20, frames=1, message_bytes=64 << 20)
@@ -30,6 +30,7 @@ RESEND_SECONDS = 1.0
 _Text = Annotated[str, msgspec.Meta(max_length=1024)]
 _Address = Annotated[str, msgspec.Meta(pattern=r"^tcp://[!-~]{1,256}:[0-9]{1,5}$")]
 _Key = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{40}$")]
+_Clock = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 # -- from an agent ---------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class Row(msgspec.Struct, tag="row", frozen=True, array_like=True):
 class Beat(msgspec.Struct, tag="beat", frozen=True, kw_only=True):
     """An agent is alive; and what its workers' rows say."""
 
-    now_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    now_ns: _Clock
     """The agent's clock, which its rows are by."""
     rows: tuple[Row, ...] = ()
     stopped: tuple[str, ...] = ()
@@ -97,7 +98,7 @@ class Exited(msgspec.Struct, tag="exited", frozen=True, kw_only=True):
     pid: Count
     code: int
     failure: Failure | None = None
-    now_ns: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    now_ns: _Clock
     """The agent's clock, which its rows are by."""
     rows: tuple[Row, ...] = ()
     """What its workers' rows said in the end: it may have ended before a beat could tell."""

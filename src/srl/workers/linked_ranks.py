@@ -9,6 +9,9 @@ import torch
 
 from srl.algorithms.ranks import Ranks
 
+LOOK_SECONDS = 0.1
+"""How often a rank that waits for others looks whether they are still there."""
+
 
 class LinkedRanks(Ranks, ABC):
     """One rank's link to the others. It looks around while it waits for them, and leaves by a

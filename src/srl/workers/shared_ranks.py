@@ -15,11 +15,9 @@ import numpy as np
 import torch
 
 from srl.arena.shm import Bell, ShmArena, make_bell
-from srl.workers.linked_ranks import LinkedRanks
+from srl.workers.linked_ranks import LOOK_SECONDS, LinkedRanks
 
 SLOT_BYTES = 1 << 20
-LOOK_SECONDS = 0.1
-"""How often a rank that waits for others looks whether they are still there."""
 _LINE = 64
 """Each counter has a cache line of its own."""
 

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from srl.algorithms.ranks import GroupBroken
-from srl.workers.linked_ranks import LinkedRanks
+from srl.workers.linked_ranks import LOOK_SECONDS, LinkedRanks
 
-LOOK = timedelta(milliseconds=100)
-"""How often a rank that waits for others looks whether they are still there."""
 MEET_SECONDS = 20.0
 """How long ranks that have all joined may take to connect."""
 NEVER = timedelta(days=1)
@@ -87,10 +85,10 @@ class WiredRanks(LinkedRanks):
             # Raises both where it failed and where the time was over, and it may end between the
             # two, so how it went is asked only of what has ended.
             with contextlib.suppress(RuntimeError):
-                work.wait(LOOK)
+                work.wait(timedelta(seconds=LOOK_SECONDS))
             return bool(work.is_completed())
         # Waiting would only order it before what comes next on the device.
-        end = time.monotonic() + LOOK.total_seconds()
+        end = time.monotonic() + LOOK_SECONDS
         while not work.is_completed() and time.monotonic() < end:
             time.sleep(0.0002)
         return bool(work.is_completed())
