@@ -260,6 +260,8 @@ class RayCluster:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_TMPDIR": str(self.folder),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Else a machine that is busy with other tests leaves nothing to agents.
+            "RAY_worker_niceness": "0",
             # A dead node is known in seconds.
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_failure_threshold": "3",

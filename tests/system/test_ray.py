@@ -175,8 +175,10 @@ def client(**environment):
 config = RayConfig(working_dir="")
 cluster = RayCluster(config)
 found = [client(), client(RAY_AUTH_TOKEN="0" * 64)]
+priority = ray.get(ray.remote(lambda: psutil.Process().nice()).remote())
 cluster.close()
 assert found == [0, b"InvalidAuthToken"], found
+assert priority == psutil.Process().nice(), priority
 assert "RAY_AUTH_TOKEN" not in os.environ
 
 # Another one in the same process, with another token; its head node falls silent.

@@ -53,6 +53,8 @@ class RayCluster:
             self._set("RAY_AUTH_MODE", "token")
             self._set("RAY_AUTH_TOKEN", secrets.token_hex(32))
             self._set("RAY_USAGE_STATS_ENABLED", "0")
+            # Ray's processes yield to all others, and so would ours: to the trainer beside them.
+            self._set("RAY_worker_niceness", "0")
         try:
             self.ray = import_ray()
             if self.started:
