@@ -74,10 +74,10 @@ SOLVING: dict[str, dict[str, tuple[Layout, dict[str, Any]]]] = {
     "pong": {
         "sb3": (_POOL_TWO, {}),
         "cleanrl_envpool": (_POOL_TWO, {}),
-        "sample_factory": (_SF_POOL, {}),
+        "sample_factory": ({**_SF_POOL, "mode": "serial"}, {}),
         "pufferlib": (_POOL_TWO, {}),
         "torchrl": (_POOL_TWO, {}),
-        "rllib_ppo": ({"algo": "ppo", "runners": 2, "threads": 1}, {}),
+        "rllib_ppo": ({"algo": "ppo", "runners": 2, "threads": 2}, {}),
     },
 }
 """Peers that are set up to solve a task: layout, and changes to the settings of `CURVES`, which are

@@ -26,7 +26,7 @@ from environments import (
 )
 from measuring import Meter, Options, leave, parse
 from pufferlib.pufferl import PuffeRL
-from run_cleanrl import image_network, layer, tower
+from run_cleanrl import anneal, image_network, layer, tower
 from torch import nn
 from workloads import Settings
 
@@ -148,6 +148,7 @@ def configuration(options: Options, folder: str) -> dict:
         "adam_beta2": 0.999,
         "adam_eps": s.adam_eps,
         "learning_rate": s.learning_rate,
+        # Its own schedule is a cosine; the others' is set before each update.
         "anneal_lr": False,
         "total_timesteps": 10**10,
         "batch_size": s.batch,
@@ -186,6 +187,7 @@ def main() -> None:
         with contextlib.redirect_stdout(io.StringIO()):
             trainer = PuffeRL(configuration(options, folder), envs, policy)
         while True:
+            anneal(trainer.optimizer, s, trainer.global_step)
             with contextlib.redirect_stdout(io.StringIO()):
                 trainer.evaluate()
                 trainer.train()

@@ -83,7 +83,7 @@ def configuration(options: Options):
     config = config.debugging(seed=options.seed, log_level="ERROR")
     shared = {
         "train_batch_size_per_learner": batch,
-        "lr": s.learning_rate,
+        "lr": [[0, s.learning_rate], [s.anneal_steps, 0.0]] if s.anneal_steps else s.learning_rate,
         "gamma": s.gamma,
         "grad_clip": s.max_grad_norm,
         "entropy_coeff": s.entropy_coefficient,

@@ -127,7 +127,8 @@ def configuration(options: Options, folder: str):
         f"--train_dir={folder}",
         "--device=cpu",
         f"--seed={options.seed}",
-        "--train_for_env_steps=10000000000",
+        # It decays the learning rate over all that it trains for.
+        f"--train_for_env_steps={s.anneal_steps or 10**10}",
         "--summaries_use_frameskip=False",
         "--save_every_sec=1000000",
         "--save_best_every_sec=1000000",
@@ -140,7 +141,7 @@ def configuration(options: Options, folder: str):
         f"--num_batches_per_epoch={s.minibatches}",
         f"--num_epochs={s.epochs}",
         f"--learning_rate={s.learning_rate}",
-        "--lr_schedule=constant",
+        f"--lr_schedule={'linear_decay' if s.anneal_steps else 'constant'}",
         f"--gamma={s.gamma}",
         f"--gae_lambda={s.gae_lambda}",
         f"--ppo_clip_ratio={s.clip}",

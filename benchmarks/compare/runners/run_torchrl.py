@@ -14,7 +14,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 from environments import make_envpool, make_gym  # noqa: E402
 from measuring import Meter, Options, leave, parse  # noqa: E402
-from run_cleanrl import image_network  # noqa: E402
+from run_cleanrl import anneal, image_network  # noqa: E402
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule  # noqa: E402
 from torch import nn  # noqa: E402
 from torchrl.collectors import Collector  # noqa: E402
@@ -143,6 +143,7 @@ def train(options: Options, meter: Meter) -> None:
     collector = Collector(envs, actor, frames_per_batch=s.batch, total_frames=-1)
     env_steps = 0
     for data in collector:
+        anneal(optimizer, s, env_steps)
         if options.layout["vec"] == "envpool":
             add_axis(data["next"])
         for value in data["next", "episode_reward"][data["next", "done"]].tolist():
