@@ -141,7 +141,7 @@ def configuration(options: Options, folder: str):
         f"--num_batches_per_epoch={s.minibatches}",
         f"--num_epochs={s.epochs}",
         f"--learning_rate={s.learning_rate}",
-        f"--lr_schedule={'linear_decay' if s.anneal_steps else 'constant'}",
+        "--lr_schedule=constant",
         f"--gamma={s.gamma}",
         f"--gae_lambda={s.gae_lambda}",
         f"--ppo_clip_ratio={s.clip}",
@@ -161,7 +161,11 @@ def configuration(options: Options, folder: str):
     ]
     parser, _ = parse_sf_args(argv=arguments)
     parser.add_argument("--env_agents", default=1, type=int)
-    return parse_full_cfg(parser, arguments)
+    cfg = parse_full_cfg(parser, arguments)
+    if s.anneal_steps:
+        # It knows this schedule, and its command line does not.
+        cfg.lr_schedule = "linear_decay"
+    return cfg
 
 
 def parameters_of(runner) -> int:

@@ -33,6 +33,8 @@ ROOT_VARIABLE = "SRL_SHM_DIR"
 _PREFIX = "srl-"
 GATE = "gate"
 """The process that joins a host to the others; its bell rings for all that are elsewhere."""
+CONTROLLER = "controller"
+"""The process that a host's others are children of: the launcher, or an agent."""
 
 
 class LockHeld(Exception):
@@ -79,10 +81,10 @@ class ShmArena:
         and now."""
         path = self.path(name)
         with self.lock("regions"):
-            new = not path.exists()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                if new:
+                # (An empty file is one whose maker died over it.)
+                if os.fstat(fd).st_size == 0:
                     self._make(fd, path, nbytes, setting)
                 if os.fstat(fd).st_size < nbytes:
                     raise SharedMemoryError(

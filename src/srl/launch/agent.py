@@ -236,7 +236,7 @@ class _Agent:
 
     def _turn(self, stay: Stay) -> None:
         now = time.monotonic()
-        stay.turn(now)
+        stay.turn()
         beat = stay.beat(now)
         packets = stay.channel.packets(now)
         if beat is not None:

@@ -16,6 +16,8 @@ import msgspec
 from srl.launch.last_words import failure_path, last_words
 from srl.launch.places import Exit
 
+EXIT_SECONDS = 0.8
+"""How long processes may take to leave when a run ends, before they are killed."""
 _OUTPUT_BYTES = 1 << 16
 """What is read of a process's output at a time."""
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -90,6 +92,8 @@ class Children:
                 continue
             child.release()
             self._read(child)
+            if child.process.stdout is not None:
+                child.process.stdout.close()
             del self.living[child.name]
             found.append(
                 Exit(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from srl.arena.shm import GATE, LockHeld, RunFolder, ShmArena
+from srl.arena.shm import CONTROLLER, GATE, LockHeld, RunFolder, ShmArena
 from srl.errors import RunError
 from srl.launch.books import Books
 from srl.launch.control import Brief, Notice
@@ -24,7 +24,6 @@ from srl.launch.local import LocalPlace
 from srl.launch.pace import Pace
 from srl.launch.placement import Placement
 from srl.launch.places import HOME, Exit, Place
-from srl.launch.planning import CONTROLLER
 from srl.launch.remote_place import RemotePlace
 from srl.launch.stay import SESSION_FILE
 from srl.launch.traffic import Traffic
@@ -77,6 +76,7 @@ class Fleet:
         """Processes to be started, and not before when."""
         self._pace = Pace()
         self._moving: set[str] = set()
+        """Processes that are told to finish, and start again when they have."""
         self._gone: dict[str, float] = {}
         """When each host was lost that was."""
         self._books = Books(self.arena)
@@ -265,6 +265,7 @@ class Fleet:
         before = self.where.get(process, place.name)
         if before != place.name and self._placement.is_bound(process):
             self.news.append(f"{process} goes on at {place.name}, because {before} is gone")
+        self._moving.discard(process)
         incarnation = self._incarnations.get(process, -1) + 1
         self._incarnations[process] = incarnation
         self._moved = self._moved or self.where.get(process) != place.name
@@ -323,7 +324,7 @@ class Fleet:
         return self.head is not None and not known
 
     def left(self, process: str) -> bool:
-        """Notes that a process has finished; True if it will be started again elsewhere."""
+        """Notes that a process has finished; True if it will be started again."""
         if process in self._moving:
             self._moving.discard(process)
             self.request(process)
@@ -335,6 +336,9 @@ class Fleet:
 
     def add(self, process: str) -> None:
         """Starts a process that the plan has room for."""
+        if process not in self.wanted and self.is_alive(process):
+            # It is on its way out.
+            self._moving.add(process)
         self.wanted.add(process)
         if self.is_alive(process) or process in self._waiting:
             return
@@ -344,6 +348,7 @@ class Fleet:
     def remove(self, process: str) -> None:
         """Lets a process finish while the run goes on."""
         self.wanted.discard(process)
+        self._moving.discard(process)
         self._waiting.pop(process, None)
         place = self.place_of(process)
         if place is not None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from srl.arena.shm import GATE, Bell, ShmArena
+from srl.arena.shm import CONTROLLER, GATE, Bell, ShmArena
 from srl.errors import SrlError
 from srl.gates.gate import Gate, message_limits
 from srl.gates.post import GatePlan, Samples, Weights
@@ -27,9 +27,6 @@ from srl.net.links import Links
 from srl.net.peers import GateUp, write_gate_up
 from srl.net.sockets import LOOPBACK
 from srl.workers.wiring import Plan
-
-CONTROLLER = "controller"
-"""The process that is rung once the gate listens."""
 
 
 class GateOrders(msgspec.Struct, kw_only=True):

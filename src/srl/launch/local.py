@@ -80,7 +80,6 @@ class LocalPlace:
             folder=str(self._arena.folder),
             run_dir=self._run_dir,
             checkpoint=checkpoint,
-            incarnation=child.incarnation,
             gated=self._gated,
             lazy=self._lazy,
             address=self._address,

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import srl.errors
-from srl.arena.shm import ShmArena
+from srl.arena.shm import CONTROLLER, ShmArena
 from srl.data.spec import EnvSpec
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment
@@ -21,8 +21,6 @@ from srl.settings import convert
 from srl.workers.wiring import Plan
 
 ANSWER_FILE = "plan.json"
-CONTROLLER = "controller"
-"""Whose bell is rung when the plan is there."""
 
 
 class Draft(msgspec.Struct, tag=True, kw_only=True):

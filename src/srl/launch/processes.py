@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from srl.arena.shm import Bell
+from srl.arena.shm import CONTROLLER, Bell
 from srl.errors import RunError, SrlError, WorkerError
+from srl.launch.children import EXIT_SECONDS
 from srl.launch.controller import ENV_CALLS, Controller, Ending
 from srl.launch.fleet import Fleet
 from srl.launch.last_words import failed, last_words, log_tail
 from srl.launch.pace import Pace
 from srl.launch.places import Exit
-from srl.launch.planning import CONTROLLER, Draft, read_answer
+from srl.launch.planning import Draft, read_answer
 from srl.launch.restarts import Restarts
 from srl.launch.saving import Saving
 from srl.launch.scaling import Scaling
@@ -33,8 +34,6 @@ PLAN_SECONDS = 60.0
 TURN_SECONDS = 0.05
 STOP_SECONDS = 2.5
 """How long trainers may take to write the last checkpoint."""
-EXIT_SECONDS = 0.8
-"""How long processes may take to leave after that, before they are killed."""
 
 
 class ProcessRun:

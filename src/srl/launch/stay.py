@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from srl.arena.shm import GATE, LockHeld, RunFolder, ShmArena
+from srl.arena.shm import CONTROLLER, GATE, LockHeld, RunFolder, ShmArena
 from srl.gates.counters import GateCounters
+from srl.launch.children import EXIT_SECONDS
 from srl.launch.control import (
     Beat,
     Book,
@@ -34,7 +35,6 @@ from srl.launch.control import (
 )
 from srl.launch.gatekeeper import GateKeeper
 from srl.launch.local import LocalPlace
-from srl.launch.planning import CONTROLLER
 from srl.launch.worker import checkpoint_path
 from srl.net.peers import Peers
 from srl.services.board import Board
@@ -48,7 +48,6 @@ from srl.workers.wiring import Plan, WorkerPlan
 BEAT_SECONDS = 0.25
 MAX_BACKLOG = 10_000
 """Messages kept for a head that does not answer; reports and output beyond that are dropped."""
-EXIT_SECONDS = 0.8
 SESSION_FILE = ".session"
 """By this file in the run directory an agent sees whether it has the head's own before it."""
 
@@ -163,7 +162,7 @@ class Stay:
 
     # -- what the head is told ---------------------------------------------------------------------
 
-    def turn(self, now: float) -> None:
+    def turn(self) -> None:
         """Looks after the processes and queues what the head is to know."""
         room = self.channel.backlog < MAX_BACKLOG
         reports = tuple(self._server.datagrams())
@@ -244,7 +243,7 @@ class Stay:
             self._ring_all()
         self._ending = True
         self._place.children.end(seconds)
-        self.turn(time.monotonic())
+        self.turn()
         self.channel.post(LastBooks(self._books()))
 
     def close(self) -> None:

@@ -56,7 +56,6 @@ class Orders(msgspec.Struct, tag=True, kw_only=True):
     folder: str
     run_dir: str
     checkpoint: str = ""
-    incarnation: int = 0
     gated: bool = False
     """Whether the run has other hosts, so that some processes are reached through the gate."""
     lazy: bool = False

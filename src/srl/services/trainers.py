@@ -110,9 +110,10 @@ class Trainers:
         """What each rank has said, once all have joined."""
         return [Standing(*self.row(rank)[_STANDING:_BATCH]) for rank in range(self.count)]
 
-    def tokens(self) -> list[int]:
-        """What names this group, once all have joined."""
-        return [self._get(rank, _TOKEN) for rank in range(self.count)]
+    @property
+    def token(self) -> int:
+        """What names this group, once all have joined: the first rank's token."""
+        return self._get(0, _TOKEN)
 
     def announce(self, rank: int, epoch: int, version: int, batch: BatchNumbers) -> None:
         """Says that a rank has its part of the batch that makes the version after `version`."""
@@ -129,9 +130,12 @@ class Trainers:
         """What each rank's part is like, once all are ready."""
         return [BatchNumbers(*self.row(rank)[_BATCH:]) for rank in range(self.count)]
 
-    def leave(self, rank: int) -> None:
-        """Says that a rank gets no further batch."""
-        self._set(rank, _LEFT, 1)
+    def leave(self, rank: int, left: bool) -> bool:
+        """Says whether a rank gets no further batch; True if that is new."""
+        if self._get(rank, _LEFT) == left:
+            return False
+        self._set(rank, _LEFT, left)
+        return True
 
     @property
     def someone_left(self) -> bool:

@@ -37,6 +37,8 @@ class SharedRanks(LinkedRanks):
         count = len(processes)
         super().__init__(rank, count, look, stopping)
         region = arena.region(name, count * (_LINE + 2 * SLOT_BYTES), "trainer.count")
+        # Also where regions take memory as they are used: all of it is, at once.
+        arena.reserve(name, "trainer.count")
         self._counters = region[: count * _LINE].view(np.int64)[:: _LINE // 8].data
         self._slots = region[count * _LINE :].reshape(2, count, SLOT_BYTES)
         self._turn = 0

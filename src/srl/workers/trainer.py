@@ -122,8 +122,10 @@ class TrainerWorker(Worker):
                 return MADE if self._learn(whole) else GIVEN_UP
         if got:
             return MADE
-        if self._source.closed or self._group.over:
-            self._group.leave()
+        # (With a batch in hand it waits for the others, who may have theirs.)
+        ends = self._source.closed and not self._training.full
+        self._group.leave(ends)
+        if ends or self._group.over:
             return DONE
         return self._wait_others if self._training.full else self._wait
 
@@ -151,9 +153,18 @@ class TrainerWorker(Worker):
         try:
             self._group.connect(self.row.beat, self.stopping)
             self._take_up()
-        except GroupBroken:
-            self._group.give_up()
+        except GroupBroken as broken:
+            self._give_up(broken)
+            return self._wait_others
         return MADE
+
+    def _give_up(self, broken: GroupBroken) -> None:
+        """Ends the group; says why, if that goes on: once is a death, which is told elsewhere."""
+        self._group.give_up()
+        failures = self._group.failures
+        if failures > 1 and failures.bit_count() == 1:
+            text = f"{failures} groups of trainers have ended without an update: {broken}"
+            self._metrics.send(Note(self.name, "warning", text))
 
     def _take_up(self) -> None:
         """Takes what the furthest member has learned, and the number to go on with.
@@ -240,9 +251,9 @@ class TrainerWorker(Worker):
         except LearnError as error:
             self._algorithm.undo()
             raise LearnError(f"{error} (policy {self.policy_name!r} in {self.name})") from error
-        except GroupBroken:
+        except GroupBroken as broken:
             self._algorithm.undo()
-            self._group.give_up()
+            self._give_up(broken)
             return not self.stopping()
         # The batch stays, to be trained on if the run goes on.
         self._algorithm.undo()

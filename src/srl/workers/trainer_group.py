@@ -52,8 +52,11 @@ class TrainerGroup:
         self._processes = [w.process for w in sorted(members, key=lambda w: w.index)]
         self._clock = clock
         self._epoch = -1
+        self._standings: list[Standing] = []
+        """What every rank said when it joined this group, and the token that names it."""
+        self._token = 0
         self._announced = -1
-        self._failures = 0
+        self.failures = 0
         """Groups that have ended since the last update that all of one finished."""
         self._rests_until = 0.0
         self._met: Path | None = None
@@ -66,14 +69,18 @@ class TrainerGroup:
     def meet(self, standing: Standing) -> bool:
         """Says that this rank is there and how things stand with it; True when everyone is."""
         if self.count == 1:
-            self._alone = standing
+            self._standings = [standing]
             return True
         epoch = self._trainers.epoch
         if epoch != self._epoch:
             self._epoch, self._announced = epoch, -1
             self._trainers.join(self.rank, epoch, standing, secrets.randbits(62))
             self._ring()
-        return self._trainers.all_joined(epoch)
+        if not self._trainers.all_joined(epoch):
+            return False
+        self._standings, self._token = self._trainers.standings(), self._trainers.token
+        # It is what this group has said only if no other has begun meanwhile.
+        return self._trainers.epoch == epoch
 
     @property
     def rest_seconds(self) -> float:
@@ -84,15 +91,12 @@ class TrainerGroup:
     def source(self) -> int:
         """The rank whose weights all take: of those that hold what the run has learned the one
         that is furthest, else the first, which goes on from the checkpoint."""
-        held = [standing.holds for standing in self._standings()]
+        held = [standing.holds for standing in self._standings]
         return held.index(max(held))
 
     def furthest(self) -> Standing:
         """Each number as the rank knows it that is furthest."""
-        return Standing(*(max(known) for known in zip(*self._standings(), strict=True)))
-
-    def _standings(self) -> list[Standing]:
-        return self._trainers.standings() if self.count > 1 else [self._alone]
+        return Standing(*(max(known) for known in zip(*self._standings, strict=True)))
 
     def connect(self, beat: Callable[[], None], stopping: Callable[[], bool]) -> None:
         """Links the ranks, all of which are there."""
@@ -108,7 +112,7 @@ class TrainerGroup:
                 raise GroupBroken("the run stops")
 
         # By the first rank's token no two groups are taken for each other.
-        name = f"{self._context.worker.group}-{trainers.tokens()[0]:x}"
+        name = f"{self._context.worker.group}-{self._token:x}"
         context, shared = self._context, self._context.shared
         assert isinstance(shared, ShmArena)
         if self.device == "cpu" and not context.address:
@@ -126,8 +130,9 @@ class TrainerGroup:
         self.ranks = WiredRanks(group, self.rank, self.count, self.device, look, stopping)
 
     def _meet_in(self, file: Path) -> Path:
-        """Takes the place of the file by which the group before has met."""
-        if self.rank == 0 and self._met is not None:
+        """Takes the place of the file by which the group before has met; whoever was there removes
+        that, for the first rank may have died."""
+        if self._met is not None:
             self._met.unlink(missing_ok=True)
         self._met = file
         return file
@@ -144,7 +149,7 @@ class TrainerGroup:
         if self._announced != version:
             if self._announced >= 0:
                 # The update before this one was finished: the connections hold.
-                self._failures = 0
+                self.failures = 0
             self._announced = version
             self._trainers.announce(self.rank, self._epoch, version, batch())
             self._ring()
@@ -176,17 +181,17 @@ class TrainerGroup:
             self.ranks = Ranks()
             self._trainers.regroup(self._epoch)
             self._ring()
-            self._failures += 1
-            if self._failures > 1:
+            self.failures += 1
+            if self.failures > 1:
                 first, most = REST_SECONDS
-                rest = min(most, first * 2.0 ** min(self._failures - 2, 16))
+                rest = min(most, first * 2.0 ** min(self.failures - 2, 16))
                 self._rests_until = self._clock() + rest
         self.formed = False
 
-    def leave(self) -> None:
-        """There is nothing more to learn from for this rank."""
-        if self.count > 1:
-            self._trainers.leave(self.rank)
+    def leave(self, left: bool) -> None:
+        """Says whether there is nothing more to learn from for this rank: on other hosts those who
+        write may come back."""
+        if self.count > 1 and self._trainers.leave(self.rank, left):
             self._ring()
 
     def _ring(self) -> None:

@@ -18,6 +18,9 @@ from srl.workers.linked_ranks import LOOK_SECONDS, LinkedRanks
 
 MEET_SECONDS = 20.0
 """How long ranks that have all joined may take to connect."""
+_PORTS = (
+    "Trainers listen on ports that the system chooses: their hosts must reach each other on all."
+)
 NEVER = timedelta(days=1)
 """The library's own limit: whether a silent rank is dead is not for a clock to say."""
 
@@ -113,9 +116,9 @@ def connect(link: Callable[[], Any], look: Callable[[float], None]) -> Any:
         waited = time.monotonic() - start
         look(waited)
         if waited > MEET_SECONDS:
-            raise GroupBroken(f"no connection within {waited:.0f} s")
+            raise GroupBroken(f"no connection within {waited:.0f} s. {_PORTS}")
     if failed:
-        raise GroupBroken(f"no connection: {failed[0]}") from failed[0]
+        raise GroupBroken(f"no connection ({failed[0]}). {_PORTS}") from failed[0]
     return made[0]
 
 

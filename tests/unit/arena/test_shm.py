@@ -86,6 +86,14 @@ def test_a_region_is_one_memory_for_all_who_map_it(folder: RunFolder) -> None:
     second.close()
 
 
+def test_a_region_whose_maker_died_over_it_is_made_by_the_next(folder: RunFolder) -> None:
+    arena = ShmArena(folder.path, "a")
+    arena.path("x/y").touch()
+    assert (arena.region("x/y", 100) == 0).all()
+    assert arena.path("x/y").stat().st_size == 100
+    arena.close()
+
+
 def test_memory_is_reserved_when_it_is_asked_for(folder: RunFolder) -> None:
     ShmArena(folder.path, "a").region("data", 1 << 20)
     (path,) = folder.path.glob("*.region")

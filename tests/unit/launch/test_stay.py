@@ -38,7 +38,7 @@ def test_the_end_of_a_process_tells_what_its_workers_said_last(tmp_path: Path) -
         board.rows["actor/0"].set("count_env_steps", 7)
         stay.handle(Kill(process="actor-0", incarnation=4))
         os.waitid(os.P_PID, started.pid, os.WEXITED | os.WNOWAIT)
-        stay.turn(time.monotonic())
+        stay.turn()
         (ended,) = (message for message in told(stay) if isinstance(message, Exited))
     finally:
         arena.close()

@@ -17,7 +17,7 @@ def test_a_group_is_complete_when_all_have_joined_the_same_epoch() -> None:
     trainers.join(1, epoch, OLD, 9)
     assert trainers.all_joined(epoch)
     assert trainers.standings() == [NEW, OLD]
-    assert trainers.tokens() == [8, 9]
+    assert trainers.token == 8
     trainers.regroup(epoch)
     trainers.regroup(epoch)
     assert trainers.epoch == epoch + 1, "whoever comes second finds it done"
@@ -52,8 +52,11 @@ def test_a_batch_is_ready_when_every_part_of_it_is() -> None:
 def test_there_is_no_further_batch_for_anybody_when_one_has_left() -> None:
     trainers = Trainers(HeapArena(), "p", 3)
     assert not trainers.someone_left
-    trainers.leave(2)
+    assert trainers.leave(2, True)
+    assert not trainers.leave(2, True), "it has said so"
     assert trainers.someone_left
+    assert trainers.leave(2, False)
+    assert not trainers.someone_left
 
 
 def test_hosts_know_the_same_of_every_rank_once_they_have_told_each_other() -> None:

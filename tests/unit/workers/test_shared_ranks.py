@@ -134,6 +134,18 @@ def test_all_give_up_where_one_is_to_stop(make: Make, who: int) -> None:
     assert all(total.tolist() == [2.0] * 3 for total in totals)
 
 
+def test_its_memory_is_there_before_it_is_used(make: Make) -> None:
+    folder = RunFolder()
+    arena = ShmArena(folder.path, "trainer-0", lazy=True)
+    try:
+        SharedRanks(arena, "sums", ["trainer-0", "b"], 0, lambda _: None, lambda: False).close()
+        taken = arena.path("sums").stat()
+    finally:
+        arena.close()
+        folder.remove()
+    assert taken.st_blocks * 512 >= taken.st_size > 4 * SLOT_BYTES
+
+
 def test_a_rank_leaves_a_sum_whose_group_has_ended(make: Make) -> None:
     group = make(2)
     group.ended = True

@@ -3,7 +3,7 @@ keep ending."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from srl.algorithms.ranks import GroupBroken
-from srl.arena.arena import HeapArena
-from srl.services.trainers import BatchNumbers, Standing
+from srl.arena.arena import Arena, HeapArena
+from srl.arena.shm import RunFolder, ShmArena, make_bell
+from srl.services.trainers import BatchNumbers, Standing, Trainers
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.wired_ranks import WiredRanks
 
@@ -81,18 +82,19 @@ STANDING = Standing(holds=0, due=0, published=0, env_steps=0, agent_steps=0)
 class Pair:
     """Two trainers of one policy, whose clock the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, arenas: Sequence[Arena] = ()) -> None:
         self.now = 100.0
-        arena = HeapArena()
+        arenas = arenas or [HeapArena()] * 2
         workers = [
             SimpleNamespace(trains=("p",), group="trainer", index=rank, process=f"trainer-{rank}")
             for rank in range(2)
         ]
         plan = SimpleNamespace(workers=workers, device="cpu")
-        contexts: list[Any] = [
-            SimpleNamespace(worker=worker, plan=plan, shared=arena) for worker in workers
+        self.contexts: list[Any] = [
+            SimpleNamespace(worker=worker, plan=plan, shared=arena, address="")
+            for worker, arena in zip(workers, arenas, strict=True)
         ]
-        self.groups = [TrainerGroup(context, lambda: self.now) for context in contexts]
+        self.groups = [TrainerGroup(context, lambda: self.now) for context in self.contexts]
 
     def meet(self) -> None:
         assert [group.meet(STANDING) for group in self.groups] == [False, True]
@@ -137,3 +139,58 @@ def test_a_batch_without_an_update_says_nothing() -> None:
             group.ready(7, lambda: NOTHING)
         rests = pair.part()
     assert rests == [0.25, 0.25]
+
+
+def test_whoever_gets_no_further_batch_may_get_one_after_all() -> None:
+    first, second = Pair().groups
+    first.leave(False)
+    assert not second.over
+    first.leave(True)
+    assert second.over
+    second.leave(False)
+    assert second.over, "the other one is not there"
+    first.leave(False)
+    assert not second.over
+
+
+def test_what_is_read_of_a_group_that_ends_meanwhile_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pair = Pair()
+    first, second = pair.groups
+    assert not first.meet(STANDING)
+    read = Trainers.standings
+
+    def ends(trainers: Trainers) -> list[Standing]:
+        found = read(trainers)
+        trainers.regroup(trainers.epoch)
+        return found
+
+    monkeypatch.setattr(Trainers, "standings", ends)
+    assert not second.meet(STANDING)
+    monkeypatch.undo()
+    pair.meet()
+
+
+def test_the_memory_of_a_group_goes_when_its_first_rank_has_died() -> None:
+    folder = RunFolder()
+    for rank in range(2):
+        make_bell(folder.path, f"trainer-{rank}")
+    arenas = [ShmArena(folder.path, f"trainer-{rank}") for rank in range(2)]
+    try:
+        pair = Pair(arenas)
+        for _ in range(3):
+            pair.meet()
+            for group in pair.groups:
+                assert group.meet(STANDING)
+                group.connect(lambda: None, lambda: False)
+            left = [file.name for file in folder.path.glob("trainers+trainer-*.region")]
+            assert len(left) == 1, left
+            Trainers(arenas[1], "p", 2).remove(0)
+            for group in pair.groups:
+                group.give_up()
+            pair.groups[0] = TrainerGroup(pair.contexts[0], lambda: pair.now)
+    finally:
+        for arena in arenas:
+            arena.close()
+        folder.remove()
