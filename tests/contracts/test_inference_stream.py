@@ -206,6 +206,27 @@ def test_a_dead_clients_request_is_withdrawn_and_its_reply_reaches_nobody(
     check_reply(heir, 0, [5])
 
 
+def test_a_late_server_does_not_touch_what_another_has_answered(shm: ShmCarrier) -> None:
+    spec = inference_spec(servers=("s0", "s1"))
+    (client,), (late, other) = open_all(spec, shm)
+    ask(client, 0, [1])
+    taken = late.poll()
+    request, counts = late.gather(taken)
+    reply = InferenceReply(
+        action=np.array([3]),
+        state={"h": request.state["h"] + 9},
+        extras={"value": np.array([7.0])},
+        policy_version=1,
+    )
+    reclaim_client(spec, shm.agent("c0"), 0)
+    heir = InferenceClient(spec, shm.open("c0"), 0)
+    ask(heir, 0, [5])
+    assert answer(other, other.poll(), version=2) == [5]
+    late.answer(taken, counts, reply)
+    assert heir.poll() == [0]
+    check_reply(heir, 0, [5], version=2)
+
+
 def test_a_server_is_done_when_all_its_clients_have_left(carrier: Carrier) -> None:
     spec = inference_spec(clients=("c0", "c1"))
     carrier.create(spec)

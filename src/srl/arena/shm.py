@@ -186,8 +186,11 @@ class ShmArena:
                 pass
 
     def _bell_of(self, process: str) -> int:
-        if self._placement is None or _bell_path(self.folder, process).exists():
+        if self._placement is None:
             return _open_pipe(self.folder, process)
+        with suppress(FileNotFoundError):
+            # Not made here: who has none is elsewhere.
+            return _open(_bell_path(self.folder, process))
         fd = self._ringers.get(GATE)
         if fd is None:
             fd = self._ringers[GATE] = _open_pipe(self.folder, GATE)
@@ -336,5 +339,9 @@ def _open_pipe(folder: Path, process: str) -> int:
     path = _bell_path(folder, process)
     with suppress(FileExistsError):
         os.mkfifo(path, 0o600)
+    return _open(path)
+
+
+def _open(path: Path) -> int:
     # Both ways, so that opening never waits for the other end.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

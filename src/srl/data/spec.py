@@ -85,13 +85,18 @@ def action_array(action: ActionSpec) -> ArraySpec:
 
 def mask_size(action: ActionSpec) -> int:
     """Entries in an action mask: one per choice, all choices of all parts side by side."""
+    return sum(mask_parts(action))
+
+
+def mask_parts(action: ActionSpec) -> tuple[int, ...]:
+    """The choices of each part of an action, one after the other in its mask."""
     match action:
         case Discrete():
-            return action.n
+            return (action.n,)
         case MultiDiscrete():
-            return sum(action.nvec)
+            return tuple(action.nvec)
         case MultiBinary():
-            return 2 * action.n
+            return (2,) * action.n
         case Box():
             raise SpecError(
                 "action_mask: expected a discrete action space, got Box. Remove the mask."

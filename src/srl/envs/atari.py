@@ -9,7 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+from gymnasium.spaces import Box
+from gymnasium.vector import VectorObservationWrapper
 from gymnasium.wrappers import AtariPreprocessing
+
+from srl.errors import ConfigError
 
 _PREPROCESSING = (
     "noop_max",
@@ -55,14 +59,17 @@ class AtariFrames(AtariPreprocessing):  # type: ignore[misc]
         self.frame_stack = stack
 
 
-def make_atari(
-    id: str, *, render_mode: str | None = None, stack: int = 4, **args: Any
-) -> gymnasium.Env[Any, Any]:
+def make_atari(id: str, *, render_mode: str | None = None, **args: Any) -> gymnasium.Env[Any, Any]:
     """One game; settings of the preprocessing and of the game are told apart by their names."""
-    preprocessing = {key: args.pop(key) for key in _PREPROCESSING if key in args}
+    preprocessing = {key: args.pop(key) for key in ("stack", *_PREPROCESSING) if key in args}
     if isinstance(preprocessing.get("screen_size"), list):
         preprocessing["screen_size"] = tuple(preprocessing["screen_size"])
     if args.get("obs_type") == "ram":
+        if preprocessing:
+            raise ConfigError(
+                f"env.args: expected no settings of images with obs_type='ram', got "
+                f"{', '.join(preprocessing)}. Remove them, or obs_type."
+            )
         return gymnasium.make(id, render_mode=render_mode, disable_env_checker=True, **args)
     # The wrapper skips the frames, because it takes the maximum of the last two.
     args["frameskip"] = 1
@@ -72,4 +79,18 @@ def make_atari(
     env = gymnasium.make(id, render_mode=render_mode, disable_env_checker=True, **args)
     if sticky:
         env = StickyActions(env, sticky)
-    return AtariFrames(env, stack=stack, **preprocessing)
+    return AtariFrames(env, **preprocessing)
+
+
+class AtariVectorFrames(VectorObservationWrapper):  # type: ignore[misc]
+    """ALE's own vector environment with stacks of one frame, as single frames to be stacked."""
+
+    def __init__(self, vector: gymnasium.vector.VectorEnv[Any, Any, Any], stack: int) -> None:
+        super().__init__(vector)
+        self.frame_stack = stack
+        frames = vector.single_observation_space
+        self.single_observation_space = Box(frames.low[0], frames.high[0], dtype=frames.dtype.type)
+
+    def observations(self, observations: Any) -> Any:
+        """[envs, 1, ...] as [envs, ...]."""
+        return observations[:, 0]

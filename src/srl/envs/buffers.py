@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from srl.data.flags import all_true
 from srl.data.records import EnvStep
-from srl.data.spec import AgentSpec, ArraySpec
+from srl.data.spec import AgentSpec, ArraySpec, mask_parts
 from srl.data.tree import Tree, tree_map
 from srl.envs.spaces import children, obs_spec
 from srl.errors import EnvError
@@ -191,16 +191,30 @@ def blank_step(
     )
 
 
-def write_mask(mask: np.ndarray, row: int, value: Any) -> None:
-    """Copies one action mask into its row."""
-    value = np.asarray(value)
-    if value.shape != mask.shape[1:]:
-        raise BadObservation(
-            f"action_mask: expected bool[{mask.shape[1]}], got {_text(value.dtype, value.shape)}"
-        )
-    if not value.any():
-        raise BadObservation("action_mask: expected at least one allowed action, got none")
-    mask[row] = value
+class MaskRows:
+    """Writes action masks into the rows of a group's step."""
+
+    def __init__(self, agent: AgentSpec, step: EnvStep) -> None:
+        assert step.action_mask is not None
+        self._rows = step.action_mask
+        self._starts = np.cumsum([0, *mask_parts(agent.action)])[:-1]
+
+    def write(self, row: int, value: Any) -> None:
+        """Copies one mask into its row; every part of an action must have a choice."""
+        value = np.asarray(value)
+        if value.shape != self._rows.shape[1:]:
+            got = _text(value.dtype, value.shape)
+            raise BadObservation(f"action_mask: expected bool[{self._rows.shape[1]}], got {got}")
+        if not np.logical_or.reduceat(value, self._starts).all():
+            raise BadObservation(
+                "action_mask: expected at least one allowed action (of each part, if it has "
+                "several), got none"
+            )
+        self._rows[row] = value
+
+    def allow_all(self, row: int) -> None:
+        """For an observation that nobody acts on."""
+        self._rows[row] = True
 
 
 def step_state(step: EnvStep) -> dict[str, Tree]:
@@ -233,6 +247,7 @@ def env_error(problem: str, index: int, call: str, fix: str) -> EnvError:
     return EnvError(f"{problem}, from {which} in {call}(). {fix}")
 
 
+NO_MASK = "info['action_mask']: expected a mask, got no such key"
 FIX_SPACE = "Declare it in the environment's space or cast it in a wrapper."
 FIX_NUMBERS = "Look for a division by zero or an unstable simulation, or clip it in a wrapper."
 

@@ -22,13 +22,14 @@ from srl.envs import state as env_state
 from srl.envs.buffers import (
     FIX_NUMBERS,
     FIX_SPACE,
+    NO_MASK,
     BadObservation,
+    MaskRows,
     ObsBuffer,
     blank_step,
     env_error,
     restore_step,
     step_state,
-    write_mask,
 )
 from srl.envs.protocol import Lanes, OnCall
 from srl.envs.spaces import ActionAdapter, agent_spec, split_mask
@@ -86,6 +87,7 @@ class GymGroup:
         # Bare loops: most environments have no mask, and a branch per row costs more than a method.
         masked = self._mask_in_obs or agent.has_action_mask
         self._write = self._write_masked if masked else self._write_plain
+        self._masks = MaskRows(agent, self._step) if masked else None
 
     def _info_has_mask(self, action: ActionSpec) -> bool:
         """Whether masks come in info: declared, or seen in a first reset."""
@@ -101,10 +103,10 @@ class GymGroup:
 
     def reset(self, seed: int) -> dict[str, EnvStep]:
         """Starts an episode in every environment; environment i is seeded with `seed + i`."""
+        self._final = [False] * self.num_envs
         for index in range(self.num_envs):
             obs, info = self._reset_one(index, seed=seed + index)
             self._put(index, obs, info)
-        self._final = [False] * self.num_envs
         step = self._step
         step.reward.fill(0.0)
         step.terminated.fill(False)
@@ -173,21 +175,19 @@ class GymGroup:
         self._obs.write(index, obs)
 
     def _write_masked(self, index: int, obs: Any, info: dict[str, Any]) -> None:
-        mask = self._step.action_mask
-        assert mask is not None
+        masks = self._masks
+        assert masks is not None
         if self._mask_in_obs:
             obs, value = obs["observation"], obs["action_mask"]
         else:
             value = info.get("action_mask")
         self._obs.write(index, obs)
         if self._final[index]:
-            mask[index] = True
+            masks.allow_all(index)
         elif value is None:
-            raise BadObservation(
-                f"info['action_mask']: expected bool[{mask.shape[1]}], got no such key"
-            )
+            raise BadObservation(NO_MASK)
         else:
-            write_mask(mask, index, value)
+            masks.write(index, value)
 
     def _read_metrics(self, index: int, info: dict[str, Any], terminated: bool) -> None:
         """A time limit set from outside ends episodes that the environment sees go on: NaN then."""

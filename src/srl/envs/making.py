@@ -118,9 +118,18 @@ def make_vector(config: EnvConfig, spec: GymnasiumSpec, num_envs: int, render: b
         args["render_mode"] = "rgb_array"
     if config.max_episode_steps:
         args["max_episode_steps"] = config.max_episode_steps
-    if str(spec.vector_entry_point).startswith("ale_py"):
-        # One frame at a time and raw rewards, as everywhere else.
-        args = {"stack_num": 1, "reward_clipping": False, "use_fire_reset": False, **args}
+    if not str(spec.vector_entry_point).startswith("ale_py"):
+        return _make_vec(config, num_envs, args)
+    from srl.envs.atari import AtariVectorFrames
+
+    stack, frames = int(args.pop("stack", 4)), "stack_num" not in args
+    # One frame at a time and raw rewards, as everywhere else.
+    args = {"stack_num": 1, "reward_clipping": False, "use_fire_reset": False, **args}
+    made = _make_vec(config, num_envs, args)
+    return AtariVectorFrames(made, stack) if frames else made
+
+
+def _make_vec(config: EnvConfig, num_envs: int, args: dict[str, Any]) -> Any:
     return _call(
         lambda: gymnasium.make_vec(
             config.id, num_envs=num_envs, vectorization_mode="vector_entry_point", **args

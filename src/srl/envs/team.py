@@ -18,10 +18,10 @@ from srl.envs.buffers import (
     FIX_NUMBERS,
     FIX_SPACE,
     BadObservation,
+    MaskRows,
     ObsBuffer,
     blank_step,
     env_error,
-    write_mask,
 )
 from srl.envs.gym_group import declared_metrics
 from srl.envs.protocol import Lanes
@@ -41,6 +41,10 @@ class Lane:
             spec.agents[agents[0]], self.obs.arrays, rows=self.rows, envs=num_envs
         )
         self.step.alive.fill(False)
+        agent = spec.agents[agents[0]]
+        self.masks = MaskRows(agent, self.step) if agent.has_action_mask else None
+        self.unmasked = np.zeros(self.rows, bool)
+        """Rows whose last observation had no mask, or an empty one."""
         self._actions = [ActionAdapter(env.action_space(agent)) for agent in agents]
 
     def env_actions(self, actions: np.ndarray) -> list[np.ndarray]:
@@ -101,24 +105,33 @@ class Team:
     def show(self, index: int, agent: str, obs: Any, info: Mapping[str, Any], call: str) -> None:
         """Writes an observation of an agent that may act on it."""
         lane, row = self._row(index, agent)
-        mask = lane.step.action_mask
         try:
             if lane.mask_in_obs:
                 obs, value = obs["observation"], obs["action_mask"]
             else:
                 value = info.get("action_mask")
             lane.obs.write(row, obs)
-            if mask is not None and (value is None or not np.any(value)):
-                # Turn-based games show an empty mask to whoever is not on turn.
-                mask[row] = True
-            elif mask is not None:
-                write_mask(mask, row, value)
+            if lane.masks is None:
+                return
+            # Turn-based games show an empty mask to whoever is not on turn.
+            lane.unmasked[row] = value is None or not np.any(value)
+            if lane.unmasked[row]:
+                lane.masks.allow_all(row)
+            else:
+                lane.masks.write(row, value)
         except BadObservation as problem:
             raise env_error(f"{agent}: {problem}", index, call, FIX_SPACE) from None
 
     def take_turn(self, index: int, agent: str) -> None:
         """Marks an agent that acts now."""
         lane, row = self._row(index, agent)
+        if lane.unmasked[row]:
+            raise env_error(
+                f"{agent}: action_mask: expected at least one allowed action, got none",
+                index,
+                "reset" if lane.step.is_first[row] else "step",
+                "Give a mask with every observation that an agent acts on.",
+            )
         lane.step.turn[row] = True
 
     def earn(self, index: int, agent: str, reward: Any) -> None:
@@ -139,8 +152,8 @@ class Team:
         lane, row = self._row(index, agent)
         lane.step.terminated[row] = bool(terminated)
         lane.step.truncated[row] = not terminated
-        if lane.step.action_mask is not None:
-            lane.step.action_mask[row] = True
+        if lane.masks is not None:
+            lane.masks.allow_all(row)
 
     def finished(self, index: int, agent: str) -> bool:
         """Whether the row holds a last observation."""

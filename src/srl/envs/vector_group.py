@@ -21,7 +21,9 @@ from srl.envs import state as env_state
 from srl.envs.buffers import (
     FIX_NUMBERS,
     FIX_SPACE,
+    NO_MASK,
     BadObservation,
+    MaskRows,
     ObsBuffer,
     blank_step,
     env_error,
@@ -30,7 +32,7 @@ from srl.envs.buffers import (
 )
 from srl.envs.gym_group import AGENT, declared_metrics, env_raised
 from srl.envs.protocol import Lanes, OnCall
-from srl.envs.spaces import ActionAdapter, agent_spec
+from srl.envs.spaces import ActionAdapter, agent_spec, split_mask
 from srl.errors import ConfigError, EnvError
 
 
@@ -74,11 +76,13 @@ class VectorGroup:
         self.spec = EnvSpec(agents={AGENT: agent}, metrics=metrics)
         self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
         self._lane = next(iter(self.lanes))
-        self._obs = ObsBuffer(observation, num_envs)
+        seen, self._mask_in_obs = split_mask(observation)
+        self._obs = ObsBuffer(seen, num_envs)
         self._actions = ActionAdapter(action)
         self._step = blank_step(
             agent, self._obs.arrays, rows=num_envs, envs=num_envs, metrics=metrics
         )
+        self._masks = MaskRows(agent, self._step) if agent.has_action_mask else None
         self._steps = {self._lane: self._step}
         self._final = np.zeros(num_envs, bool)
         self._finite = np.zeros(num_envs, bool)
@@ -167,9 +171,12 @@ class VectorGroup:
 
     def _write(self, obs: Any, info: dict[str, Any], call: str) -> None:
         try:
-            self._show(obs)
-            if self._step.action_mask is not None:
-                self._write_masks(self._step.action_mask, info)
+            shown, from_where = obs, info
+            if self._mask_in_obs:
+                shown, from_where = obs["observation"], obs
+            self._show(shown)
+            if self._masks is not None:
+                self._write_masks(self._masks, from_where.get("action_mask"))
         except BadObservation as problem:
             raise env_error(str(problem), -1, call, FIX_SPACE) from None
         broken = self._obs.broken_row()
@@ -186,14 +193,16 @@ class VectorGroup:
         """Copies what the environments returned: they may write it again."""
         self._obs.write_all(obs)
 
-    def _write_masks(self, masks: np.ndarray, info: dict[str, Any]) -> None:
-        if "action_mask" not in info:
-            raise BadObservation(
-                "info['action_mask']: expected bool[envs,choices], got no such key"
-            )
-        for index, mask in enumerate(info["action_mask"]):
-            # The mask of a final observation is never used, and some environments give none.
-            masks[index] = True if self._final[index] or mask is None else np.asarray(mask)
+    def _write_masks(self, masks: MaskRows, values: Any) -> None:
+        if values is None:
+            raise BadObservation(NO_MASK)
+        for index, value in enumerate(values):
+            if self._final[index]:
+                masks.allow_all(index)
+            elif value is None:
+                raise BadObservation(f"{NO_MASK} for environment {index}")
+            else:
+                masks.write(index, value)
 
     def _read_metrics(self, info: dict[str, Any]) -> None:
         assert self._step.metrics is not None

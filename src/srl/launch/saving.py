@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
-from srl.launch.worker import checkpoint_path
+from srl.launch.worker import say_where
 from srl.services.messages import Note
 from srl.workers.wiring import WorkerPlan
 
@@ -42,10 +43,24 @@ class Saving:
         if self._pending is None:
             return
         (number, folder), self._pending = self._pending, None
+        self._stand_in(number, folder)
         made = self._controller.commit_checkpoint(number, folder, exact=False)
         # Workers that are started again go on from the newest one.
         self._fleet.checkpoint = str(made.path.absolute())
         self._clear()
+
+    def _stand_in(self, number: int, folder: Path) -> None:
+        """Gives those that are dead or not started yet the part that they had before, if they had
+        one; they are not asked any more."""
+        before, rows = self._controller.last_checkpoint, self._controller.board.rows
+        for worker in self._kept:
+            row = rows[worker.name]
+            if row.get("checkpoint") >= number:
+                continue
+            row.set("checkpoint", number)
+            part = before.manifest.parts.get(worker.name) if before is not None else None
+            if before is not None and part is not None:
+                shutil.copyfile(before.path / part.file, folder / part.file)
 
     def _clear(self) -> None:
         while self._given_up:
@@ -70,7 +85,7 @@ class Saving:
         if self._pending is not None or not ready:
             return
         number, folder = self._controller.begin_checkpoint()
-        checkpoint_path(self._fleet.folder.path).write_text(str(folder.absolute()))
+        say_where(self._fleet.folder.path, str(folder.absolute()))
         self._controller.board.checkpoint = number
         self._pending = (number, folder)
         self._fleet.notify(self._controller.board)

@@ -35,7 +35,7 @@ from srl.launch.control import (
 )
 from srl.launch.gatekeeper import GateKeeper
 from srl.launch.local import LocalPlace
-from srl.launch.worker import checkpoint_path
+from srl.launch.worker import say_where
 from srl.net.peers import Peers
 from srl.services.board import Board
 from srl.services.metrics_client import MetricsServer
@@ -149,7 +149,7 @@ class Stay:
     def _notice(self, notice: Notice) -> None:
         assert self._board is not None
         if notice.checkpoint:
-            checkpoint_path(self.folder.path).write_text(notice.folder)
+            say_where(self.folder.path, notice.folder)
             self._board.checkpoint = notice.checkpoint
         self._board.stop = notice.stop
         # Someone waits for what the workers do now.

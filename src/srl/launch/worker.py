@@ -91,6 +91,14 @@ def checkpoint_path(folder: Path) -> Path:
     return folder / "checkpoint"
 
 
+def say_where(folder: Path, checkpoint: str) -> None:
+    """Says in which folder the asked-for checkpoint is written; at no moment half of it."""
+    path = checkpoint_path(folder)
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    aside.write_text(checkpoint)
+    os.replace(aside, path)
+
+
 def main() -> int:
     """Runs one worker process and returns its exit code."""
     leave_to_parent()

@@ -32,6 +32,7 @@ from srl.data.tree import Tree
 from srl.errors import CheckpointError, ConfigError, nearest
 from srl.services.parts import (
     LOCK_FILE,
+    UNFINISHED,
     FolderLock,
     Part,
     cannot_write,
@@ -164,7 +165,6 @@ class CheckpointStore:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             folder = self.directory / f"{_TEMPORARY}{number:09d}-{_unique()}"
-            folder.mkdir()
             self._locks[folder] = FolderLock(folder)
         except OSError as error:
             raise cannot_write(self.directory, "a folder", error) from error
@@ -180,6 +180,8 @@ class CheckpointStore:
         """Makes the parts in `folder` a checkpoint, all at once, and removes those not kept."""
         target = self.directory / f"{manifest.number:09d}"
         try:
+            for unfinished in folder.glob(f"*{UNFINISHED}"):
+                unfinished.unlink()
             manifest = msgspec.structs.replace(
                 manifest,
                 parts=hash_parts(folder),

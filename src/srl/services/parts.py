@@ -21,6 +21,8 @@ from srl.errors import CheckpointError
 
 _SUFFIX = ".safetensors"
 LOCK_FILE = ".lock"
+UNFINISHED = ".unfinished"
+"""What the name of a part ends with before it is whole."""
 _YOUNG_SECONDS = 60.0
 
 
@@ -45,14 +47,17 @@ def write_part(folder: Path, name: str, state: Tree) -> Path:
     room that its other parts took; earlier checkpoints are untouched.
     """
     path = folder / part_file(name)
+    # Whoever dies over it leaves nothing that is taken for a part.
+    aside = folder / (path.name + UNFINISHED)
     if not folder.is_dir():
         raise CheckpointError(
             f"part {name!r}: the unfinished checkpoint {folder} is gone: "
             "another worker could not write its part, or the run was stopped."
         )
     try:
-        save_state(path, state)
-        sync(path)
+        save_state(aside, state)
+        sync(aside)
+        os.replace(aside, path)
     except (OSError, SafetensorError) as error:
         needed = _num_bytes(state)
         shutil.rmtree(folder, ignore_errors=True)
@@ -116,8 +121,15 @@ class FolderLock:
     """Says that the writer of an unfinished checkpoint is alive; its death drops the lock."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = (folder / LOCK_FILE).open("wb")
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        """Makes the folder too."""
+        while True:
+            folder.mkdir(exist_ok=True)
+            self._file = (folder / LOCK_FILE).open("wb")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if (folder / LOCK_FILE).exists():
+                return
+            # Taken for one of the dead, by somebody who came between making and locking.
+            self._file.close()
 
     def release(self) -> None:
         """Lets go."""

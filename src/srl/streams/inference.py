@@ -270,7 +270,14 @@ class InferenceServer:
         """`answer` with the arrays of a reply: action, leaves of the state, leaves of the
         extras."""
         memory = self._memory
-        start = self._side_by_side(lanes, counts)
+        # A client that died meanwhile has withdrawn its request; its successor asks anew, and may
+        # have been answered by somebody else.
+        held = [
+            lane
+            for lane in lanes
+            if memory.status[lane] == TAKEN and memory.server[lane] == self._server
+        ]
+        start = self._side_by_side(lanes, counts) if len(held) == len(lanes) else None
         if start is not None:
             end = start + sum(counts)
             for to, value in zip(self._targets, arrays, strict=True):
@@ -278,15 +285,14 @@ class InferenceServer:
         else:
             at = 0
             for lane, count in zip(lanes, counts, strict=True):
-                first = lane * self.spec.rows
-                for to, value in zip(self._targets, arrays, strict=True):
-                    to[first : first + count] = value[at : at + count]
+                if lane in held:
+                    first = lane * self.spec.rows
+                    for to, value in zip(self._targets, arrays, strict=True):
+                        to[first : first + count] = value[at : at + count]
                 at += count
-        for lane in lanes:
+        for lane in held:
             memory.version[lane] = policy_version
-            # A client that died meanwhile has withdrawn its request; its successor asks anew.
-            if memory.status[lane] == TAKEN and memory.server[lane] == self._server:
-                memory.status[lane] = ANSWERED
+            memory.status[lane] = ANSWERED
         per_client = self.spec.lanes_per_client
         if len(lanes) == 1:
             self._arena.ring(self.spec.clients[lanes[0] // per_client])

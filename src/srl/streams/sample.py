@@ -258,10 +258,6 @@ class SampleSource:
         in_order = memory.ticket[index] == memory.next_taken[self._reader]
         return bool(in_order or (memory.open_writers == 2).all())
 
-    def num_ready(self) -> int:
-        """Items that are ready: the depth of the queue."""
-        return int((self._memory.status == READY).sum())
-
     def _mine(self) -> np.ndarray:
         memory = self._memory
         mine: np.ndarray

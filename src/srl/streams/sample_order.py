@@ -36,9 +36,13 @@ def put_back(memory: SampleMemory, tickets: np.ndarray) -> None:
     """Notes tickets that are to be handed out again; under the lock."""
     count = int(memory.num_returned[0])
     tickets = np.concatenate([memory.returned[:count], tickets[tickets != LATE]])
-    known = np.unique(tickets)[: memory.returned.size]
     # In the order in which they are handed out again: the oldest ticket last.
-    memory.returned[: known.size] = known[::-1]
+    known = np.unique(tickets)[: memory.returned.size][::-1]
+    # Each moves towards the end, and what is there has moved before: whoever dies here loses none.
+    memory.returned[count : known.size] = known[count:]
+    memory.num_returned[0] = max(count, known.size)
+    for place in reversed(range(min(count, known.size))):
+        memory.returned[place] = known[place]
     memory.num_returned[0] = known.size
     memory.next_ticket[0] = max(int(memory.next_ticket[0]), int(known.max(initial=-1)) + 1)
 

@@ -78,6 +78,16 @@ def test_what_is_masked_changes_nothing(name: str, vtrace: bool) -> None:
         assert torch.equal(weight, spoiled[key]), key
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_update_makes_its_numbers_where_its_data_is(name: str) -> None:
+    """What is made on the default device would be on the wrong one beside a GPU."""
+    algorithm, _ = make(NETWORKS[name])
+    batch = random_batch(algorithm)
+    with torch.device("meta"):
+        metrics = learn(algorithm, batch)
+    assert all(np.isfinite(value) for value in metrics.values()), metrics
+
+
 class Decoupled(PPO):
     """The objective for data of an older policy as its paper writes it, and its gradient by torch:
     the policy of a sample's first use bounds what can be learned from it."""

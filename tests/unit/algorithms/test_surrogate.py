@@ -78,3 +78,17 @@ def test_a_ratio_without_bound_does_not_break_the_gradient() -> None:
     assert torch.isfinite(loss)
     assert log_prob.grad is not None
     assert log_prob.grad.tolist() == [0.0, -0.5]
+
+
+def test_values_that_hardly_moved_are_not_clipped_by_rounding() -> None:
+    torch.manual_seed(0)
+    old, now, target = torch.randn(3, 10_000)
+    zeros = torch.zeros_like(old)
+    found = []
+    for value_clip in (None, 10.0):
+        value = now.clone().requires_grad_()
+        samples = Samples(zeros, None, old, zeros, target, 1.0)
+        loss, _ = surrogate(zeros, zeros, value, samples, Weights(0.2, value_clip, 0.5, 0.0))
+        loss.backward()
+        found.append(value.grad)
+    assert torch.equal(*found)

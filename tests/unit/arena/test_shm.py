@@ -317,3 +317,18 @@ def test_who_may_not_wait_long_for_a_lock_is_told_and_gets_it_later(folder: RunF
         pass
     impatient.close()
     holder.close()
+
+
+def test_a_ring_makes_no_bell_for_who_has_just_left(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bump_placement(folder.path)
+    arena, gate = ShmArena(folder.path, "a", gated=True), Bell(folder.path, "gate")
+    with monkeypatch.context() as patched:
+        # It was there when somebody looked, and is gone when it is opened.
+        patched.setattr(Path, "exists", lambda _: True)
+        arena.ring("mover")
+    assert gate.wait(0)
+    assert not (folder.path / "mover.bell").exists()
+    gate.close()
+    arena.close()

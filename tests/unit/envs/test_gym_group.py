@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -59,6 +60,31 @@ def test_masks_come_from_info_and_forbid() -> None:
         allowed = main["action_mask"].sum(axis=1)
         assert (allowed[main["turn"]] == 2).all()
         assert (allowed[~main["turn"]] == 3).all()
+
+
+def test_a_group_that_is_reset_again_shows_the_masks_of_its_first_observations() -> None:
+    group = group_of(SCRIPTED, 2, args={"mask": True, "min_length": 3, "max_length": 3})
+    assert play(group, 3)[-1]["main"]["action_mask"].all(), "final observations"
+    assert (group.reset(0)["main"].action_mask.sum(axis=1) == 2).all()
+
+
+class Parts(ScriptedEnv):
+    """Two choices, one of which has nothing that is allowed."""
+
+    has_action_mask = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.MultiDiscrete([3, 2])
+        self.has_action_mask = True
+
+    def _mask(self) -> np.ndarray:
+        return np.array([1, 1, 1, 0, 0], np.int8)
+
+
+def test_every_part_of_an_action_must_have_a_choice() -> None:
+    with pytest.raises(EnvError, match="at least one allowed action"):
+        group_of(f"{__name__}:Parts", 2).reset(0)
 
 
 def test_an_undeclared_mask_is_found_in_the_first_reset() -> None:

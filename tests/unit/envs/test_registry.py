@@ -163,3 +163,13 @@ class Careless(ScriptedEnv):
 class Forgetful(ScriptedEnv):
     def state(self):
         return {**super().state(), "time": 0}
+
+
+@pytest.mark.parametrize("setting", [{"stack": 2}, {"terminal_on_life_loss": True}])
+def test_settings_of_images_are_refused_where_there_are_none(setting: dict[str, object]) -> None:
+    pytest.importorskip("ale_py")
+    (name,) = setting
+    with pytest.raises(ConfigError, match=rf"obs_type='ram', got {name}"):
+        probe(EnvConfig(id="ALE/Breakout-v5", args={"obs_type": "ram", **setting}))
+    ram = probe(EnvConfig(id="ALE/Breakout-v5", args={"obs_type": "ram"}))
+    assert ram.agents["agent"].obs.shape == (128,)

@@ -10,7 +10,7 @@ from srl.envs.check import random_actions
 from srl.errors import ConfigError, EnvError
 
 pytest.importorskip("pettingzoo")
-from srl.testing.team_envs import AGENTS, TeamScript
+from srl.testing.team_envs import AGENTS, ScriptedParallelEnv, TeamScript
 
 PARALLEL = "srl.testing.team_envs:ScriptedParallelEnv"
 AEC = "srl.testing.team_envs:ScriptedAecEnv"
@@ -187,3 +187,14 @@ def test_an_agent_that_vanishes_is_an_error() -> None:
     group._envs[0].step = lose_one
     with pytest.raises(EnvError, match=r"'steady'.*environment 0 in step\(\)"):
         group.step({"team": np.zeros(3, np.int64)})
+
+
+class Unmasked(ScriptedParallelEnv):
+    """Gives no masks, although it says that it does."""
+
+    has_action_mask = True
+
+
+def test_who_is_to_act_must_have_a_mask() -> None:
+    with pytest.raises(EnvError, match=r"action_mask: expected at least one allowed.*in reset"):
+        group_of(f"{__name__}:Unmasked", 1, TEAM).reset(0)

@@ -26,6 +26,75 @@ def scripted_vector(num_envs: int, mode: str = "NEXT_STEP", mask: bool = False) 
     return vector
 
 
+class Shown(ScriptedEnv):
+    """Its mask is in what it shows."""
+
+    def __init__(self) -> None:
+        super().__init__(mask=True)
+        mask = gymnasium.spaces.Box(0, 1, (3,), np.int8)
+        seen = self.observation_space
+        self.observation_space = gymnasium.spaces.Dict(observation=seen, action_mask=mask)
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return {"observation": obs, "action_mask": info.pop("action_mask")}, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest, info = super().step(action)
+        return {"observation": obs, "action_mask": info.pop("action_mask")}, *rest, info
+
+
+def showing_vector(num_envs: int) -> Any:
+    vector = SyncVectorEnv([Shown] * num_envs)
+    vector.metrics = ("episode",)
+    return vector
+
+
+class Forgetful(ScriptedEnv):
+    """Gives a mask in every step, and none in a reset."""
+
+    def __init__(self) -> None:
+        super().__init__(mask=True)
+
+    def reset(self, **options: Any) -> Any:
+        obs, _ = super().reset(**options)
+        return obs, {}
+
+
+def forgetful_vector(num_envs: int) -> Any:
+    vector = SyncVectorEnv([lambda: ScriptedEnv(mask=True), Forgetful][:num_envs])
+    vector.metrics, vector.has_action_mask = ("episode",), True
+    return vector
+
+
+def test_a_mask_that_is_left_out_is_missed() -> None:
+    with pytest.raises(EnvError, match=r"action_mask: expected at least one allowed action"):
+        group_of(f"{__name__}:forgetful_vector", 2).reset(0)
+
+
+def test_a_mask_in_the_observation_is_that_of_copies() -> None:
+    vector = group_of(f"{__name__}:showing_vector", 3)
+    copies = group_of("srl.testing.envs:ScriptedEnv", 3, args={"mask": True})
+    assert vector.spec == copies.spec
+    ours, theirs = play(vector, 60), play(copies, 60)
+    for field in ("obs", "action_mask"):
+        assert (stacked(ours, "main", field) == stacked(theirs, "main", field)).all(), field
+
+
+def test_native_atari_shows_what_copies_do() -> None:
+    pytest.importorskip("ale_py")
+    vector, copies = (
+        group_of("ALE/Pong-v5", 2, backend=backend) for backend in ("vector", "single")
+    )
+    assert isinstance(vector, VectorGroup)
+    assert vector.spec.agents["agent"].obs == copies.spec.agents["agent"].obs
+    check_episode_rules(play(vector, 5))
+    stacks = group_of("ALE/Pong-v5", 2, backend="vector", args={"stack_num": 3})
+    assert stacks.spec.agents["agent"].obs.shape == (3, 84, 84)
+    for group in (vector, copies, stacks):
+        group.close()
+
+
 def crashing_vector(num_envs: int) -> Any:
     return SyncVectorEnv([CrashingEnv] * num_envs)
 

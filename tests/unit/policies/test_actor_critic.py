@@ -23,6 +23,7 @@ from srl.data.tree import tree_map
 from srl.errors import ConfigError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.policies.nets.cnn import CNN, image_layout
+from srl.policies.nets.encoder import Encoder, ObsNorm
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.random import RandomPolicy
 from srl.policies.registry import find_policy
@@ -155,6 +156,16 @@ def test_bytes_are_seen_as_numbers_up_to_one() -> None:
     torch.testing.assert_close(
         bytes_cnn(image), float_cnn(image.float() / 255), rtol=1e-4, atol=1e-5
     )
+
+
+def test_bytes_that_are_normalised_are_not_made_small_again() -> None:
+    spec = ArraySpec(shape=(16,), dtype="uint8")
+    encoder, norm = Encoder(spec, (), "tanh", 16), ObsNorm(spec)
+    frames = {"": torch.randint(0, 256, (50, 4, 16), dtype=torch.uint8)}
+    norm.track(frames, torch.ones(50, 4, dtype=torch.bool))
+    rows = {"": frames[""].flatten(0, 1)}
+    assert encoder.side_by_side(rows).max() <= 1.0
+    assert 0.9 < encoder.side_by_side(norm(rows)).std() < 1.1
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -1,4 +1,5 @@
 import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from srl.errors import CheckpointError, ConfigError
+from srl.services import parts
 from srl.services.checkpoints import (
     CheckpointConfig,
     CheckpointStore,
@@ -339,3 +341,39 @@ def test_a_file_size_limit_is_a_checkpoint_error_too(tmp_path):
 def test_wrong_settings_are_named(wrong):
     with pytest.raises(ConfigError, match=rf"checkpoint.{next(iter(wrong))}: .*got 0"):
         CheckpointConfig(**wrong)
+
+
+def test_a_part_whose_writer_died_over_it_is_none(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    folder = store.begin(1)
+    write_part(folder, "trainer/0", STATE)
+
+    def dies(path, state):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts, "save_state", dies)
+    with pytest.raises(KeyboardInterrupt):
+        write_part(folder, "actor/0", STATE)
+    made = store.commit(folder, manifest(1))
+    assert made.manifest.parts.keys() == {"trainer/0"}
+    assert not list(made.path.glob("*.unfinished"))
+    assert store.latest_valid() is not None
+
+
+def test_a_folder_that_is_taken_for_a_dead_ones_before_it_is_locked_is_made_again(
+    tmp_path, monkeypatch
+):
+    store, flock = open_store(tmp_path), fcntl.flock
+
+    def late(file, operation):
+        monkeypatch.undo()
+        open_store(tmp_path)
+        return flock(file, operation)
+
+    monkeypatch.setattr(parts.fcntl, "flock", late)
+    folder = store.begin(1)
+    write_part(folder, "actor/0", STATE)
+    open_store(tmp_path)
+    assert folder.exists()
+    store.commit(folder, manifest(1))

@@ -338,7 +338,7 @@ class PPO(Algorithm):
             )
         self.optimizer.step()
         metrics["loss"] = loss
-        metrics["grad_norm"] = torch.tensor(norm)
+        metrics["grad_norm"] = loss.new_tensor(norm)
         return metrics
 
     def _together(
@@ -358,9 +358,9 @@ class PPO(Algorithm):
         advantage = whole.select(whole.advantage)
         target = whole.select(whole.target)
         if not len(target):
-            return {"num_samples": torch.zeros(())}
+            return {"num_samples": target.new_zeros(())}
         return {
-            "num_samples": torch.tensor(float(len(target))),
+            "num_samples": target.new_tensor(len(target)),
             "explained_variance": explained_variance(whole.select(whole.value), target),
             "advantage_mean": advantage.mean(),
             "advantage_std": advantage.std(correction=0),

@@ -23,7 +23,7 @@ def minibatches(
     chunked = rollout.policy_state is not None
     starts = whole.chunk_starts(chunk_ticks) if chunked else whole.sample_index()
     if count > 1:
-        order = torch.randperm(len(starts), generator=generator).to(rollout.device)
+        order = torch.randperm(len(starts), generator=generator, device=generator.device).to(rollout.device)
         starts = starts[order]
     burn_in = rollout.burn_in if chunked else 0
     ticks = torch.arange(burn_in + chunk_ticks, device=rollout.device) if chunked else None

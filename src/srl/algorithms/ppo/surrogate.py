@@ -109,9 +109,11 @@ def surrogate_by_hand(
     of_value = error.mul_(weights.value_coefficient / num).div_(scale)
     if weights.value_clip is not None:
         limit = weights.value_clip
-        near = (value - samples.value).clamp_(-limit, limit).add_(samples.value)
+        moved = value - samples.value
+        near = moved.clamp(-limit, limit).add_(samples.value)
         worse = near.sub_(samples.target).div_(scale).square_().mul_(0.5)
-        of_value.masked_fill_(value_loss < worse, 0.0)
+        # (Within the limit the two differ by rounding alone.)
+        of_value.masked_fill_((moved.abs_() > limit) & (value_loss < worse), 0.0)
         torch.maximum(value_loss, worse, out=value_loss)
     entropies.copy_(entropy)
 

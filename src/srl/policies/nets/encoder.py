@@ -21,14 +21,15 @@ class Vector(nn.Module):
 
     def __init__(self, spec: ArraySpec) -> None:
         super().__init__()
-        self._scale = 1.0 / 255.0 if spec.dtype == "uint8" else 1.0
         self.num_outputs = prod(spec.seen_shape)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, ...] to [N, num_outputs]."""
-        if x.dim() != 2 or x.dtype != torch.float32:  # The usual case is as it should be.
-            x = x.reshape(x.shape[0], -1).float()
-        return x * self._scale if self._scale != 1.0 else x
+        if x.dim() == 2 and x.dtype == torch.float32:  # The usual case is as it should be.
+            return x
+        numbers = x.reshape(x.shape[0], -1).float()
+        # (Bytes that were normalised come as float32.)
+        return numbers / 255.0 if x.dtype == torch.uint8 else numbers
 
 
 class OneHot(nn.Module):
