@@ -130,7 +130,7 @@ class ActedStay:
         exited = Exited(process=process, incarnation=incarnation, pid=77, code=code, now_ns=0)
         self.channel.post(exited)
 
-    def turn(self, now: float) -> None:
+    def turn(self) -> None:
         pass
 
     def beat(self, now: float) -> Beat:

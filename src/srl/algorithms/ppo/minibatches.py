@@ -23,8 +23,8 @@ def minibatches(
     chunked = rollout.policy_state is not None
     starts = whole.chunk_starts(chunk_ticks) if chunked else whole.sample_index()
     if count > 1:
-        order = torch.randperm(len(starts), generator=generator, device=generator.device).to(rollout.device)
-        starts = starts[order]
+        order = torch.randperm(len(starts), generator=generator, device=generator.device)
+        starts = starts[order.to(rollout.device)]
     burn_in = rollout.burn_in if chunked else 0
     ticks = torch.arange(burn_in + chunk_ticks, device=rollout.device) if chunked else None
     for part in starts.tensor_split(count):
