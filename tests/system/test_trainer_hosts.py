@@ -93,6 +93,12 @@ def where(training: Training) -> dict[str, str]:
     return {w.name: w.host for w in workers if w.state not in ("to be started", "starting")}
 
 
+def nobody_takes(training: Training) -> bool:
+    """Whether actors wait until somebody takes what they have written."""
+    (actor,) = (w for w in status_of(training).workers if w.name == "actor/0")
+    return actor.waits.get("slots", 0.0) + actor.waits.get("policy_age", 0.0) > 0.9
+
+
 def test_trainers_on_another_host_train_stop_and_are_resumed(start: Start, shm: Path) -> None:
     arguments = ("--layout", "remote", *SMALL, *HOSTS, "--set", "trainer.count=2")
     training = start("CartPole-v1", "--steps", "1e9", *arguments)
@@ -137,6 +143,9 @@ def test_trainers_go_on_at_home_when_their_host_is_killed_for_good(
     training.wait_for_updates(2)
     wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
     training.wait_for_updates(2)
+    # So that something is lost with the host: what nobody takes.
+    next(child for child in gpu.children() if "trainer-0" in child.cmdline()).suspend()
+    wait_for(lambda: nobody_takes(training), 20.0, "fragments that wait")
     steps = training.metrics()["env_steps"]
 
     kill_host(gpu)

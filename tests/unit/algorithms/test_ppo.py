@@ -88,6 +88,21 @@ def test_an_update_makes_its_numbers_where_its_data_is(name: str) -> None:
     assert all(np.isfinite(value) for value in metrics.values()), metrics
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_with_vtrace_samples_are_bounded_by_the_policy_that_took_them(name: str) -> None:
+    """However old: what an older policy took is no different from what this one did."""
+    found = []
+    for older in (False, True):
+        algorithm, _ = make(NETWORKS[name], use_vtrace=True, minibatches=3, clip=0.05)
+        batch = random_batch(algorithm)
+        if not older:
+            batch.data.policy_version[batch.data.acted] = batch.learner_version
+        found.append((learn(algorithm, batch), weights(algorithm)))
+    (new, plain), (old, of_older) = found
+    assert new == old
+    assert all(torch.equal(plain[key], of_older[key]) for key in plain)
+
+
 class Decoupled(PPO):
     """The objective for data of an older policy as its paper writes it, and its gradient by torch:
     the policy of a sample's first use bounds what can be learned from it."""

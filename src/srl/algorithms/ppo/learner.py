@@ -193,6 +193,8 @@ class PPO(Algorithm):
             # statistics can be taken before training; later that would move the policy away from
             # the log_probs of the rollout.
             self._track_obs(rollout)
+        if config.use_vtrace:
+            rollout.bound_by_taken()
         rollout.set_targets(*self.targets(rollout))
         whole = Whole(rollout, len(batch.item_ids), self.ranks)
         summary = self._summary(whole)

@@ -111,6 +111,11 @@ class Rollout:
         self.unmet = self._has_older
         """Whether older policies took some samples, and not all have been used yet."""
 
+    def bound_by_taken(self) -> None:
+        """Steps on samples of an older policy are bounded by the policy that took them, too: by the
+        one of their first use, many versions later, they could lead anywhere."""
+        self._has_older = self.unmet = False
+
     def set_targets(self, advantage_t: torch.Tensor, target_t: torch.Tensor) -> None:
         """Keeps [T, B] advantages and value targets for the minibatches."""
         self.advantage, self.target = advantage_t, target_t
