@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
 from srl.launch.worker import say_where
 from srl.services.messages import Note
+from srl.services.parts import copy_part
 from srl.workers.wiring import WorkerPlan
 
 
@@ -60,7 +60,7 @@ class Saving:
             row.set("checkpoint", number)
             part = before.manifest.parts.get(worker.name) if before is not None else None
             if before is not None and part is not None:
-                shutil.copyfile(before.path / part.file, folder / part.file)
+                copy_part(before.path / part.file, folder)
 
     def _clear(self) -> None:
         while self._given_up:

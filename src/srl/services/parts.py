@@ -65,6 +65,15 @@ def write_part(folder: Path, name: str, state: Tree) -> Path:
     return path
 
 
+def copy_part(path: Path, folder: Path) -> None:
+    """Takes a part of an earlier checkpoint over into an unfinished one, down to the disk."""
+    try:
+        shutil.copyfile(path, folder / path.name)
+        sync(folder / path.name)
+    except OSError as error:
+        raise cannot_write(folder.parent, f"a copy of {path.name}", error) from error
+
+
 def hash_parts(folder: Path) -> dict[str, Part]:
     """The parts in a folder by name, with the hashes of what is in them now."""
     parts = {}

@@ -71,12 +71,9 @@ def test_a_group_that_is_reset_again_shows_the_masks_of_its_first_observations()
 class Parts(ScriptedEnv):
     """Two choices, one of which has nothing that is allowed."""
 
-    has_action_mask = True
-
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(mask=True)
         self.action_space = gymnasium.spaces.MultiDiscrete([3, 2])
-        self.has_action_mask = True
 
     def _mask(self) -> np.ndarray:
         return np.array([1, 1, 1, 0, 0], np.int8)

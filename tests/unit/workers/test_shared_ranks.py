@@ -134,7 +134,7 @@ def test_all_give_up_where_one_is_to_stop(make: Make, who: int) -> None:
     assert all(total.tolist() == [2.0] * 3 for total in totals)
 
 
-def test_its_memory_is_there_before_it_is_used(make: Make) -> None:
+def test_its_memory_is_there_before_it_is_used() -> None:
     folder = RunFolder()
     arena = ShmArena(folder.path, "trainer-0", lazy=True)
     try:
