@@ -253,6 +253,60 @@ def test_both_ends_ring_each_other(shm: ShmCarrier) -> None:
         bell.close()
 
 
+def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCarrier) -> None:
+    spec = inference_spec(clients=("c0", "c1"), servers=("s0", "s1"))
+    clients, servers = open_all(spec, shm)
+    bells = [shm.bell(name) for name in spec.servers]
+
+    def rung() -> list[bool]:
+        return [bell.wait(0) for bell in bells]
+
+    def serve(server: InferenceServer) -> None:
+        while lanes := server.poll():
+            answer(server, lanes)
+
+    ask(clients[0], 0, [1])
+    assert rung() == [True, True], "nobody is known to wait"
+    for server in servers:
+        serve(server)
+    ask(clients[0], 1, [2])
+    assert rung() == [True, False]
+    serve(servers[0])
+    ask(clients[1], 0, [3])
+    assert rung() == [False, True]
+    serve(servers[1])
+    ask(clients[0], 0, [4])
+    assert rung() == [True, False]
+    taken = servers[0].poll()
+    ask(clients[0], 1, [5])
+    assert rung() == [False, True], "its own is at work"
+    more = servers[1].poll()
+    ask(clients[1], 1, [6])
+    assert rung() == [True, True], "all are at work; whoever is done first takes it"
+    assert answer(servers[1], more) == [5]
+    assert answer(servers[1], servers[1].poll()) == [6]
+    assert answer(servers[0], taken) == [4]
+    for bell in bells:
+        bell.close()
+
+
+def test_what_a_dead_server_was_rung_for_reaches_another(shm: ShmCarrier) -> None:
+    spec = inference_spec(servers=("s0", "s1"))
+    (client,), (dies, lives) = open_all(spec, shm)
+    bell = shm.bell("s1")
+    for server in (dies, lives):
+        assert server.poll() == []
+    ask(client, 0, [1])
+    assert not bell.wait(0), "rung was the one that dies before it looks"
+    assert reclaim_server(spec, shm.agent("s0"), 0) == 0
+    assert bell.wait(0)
+    assert answer(lives, lives.poll()) == [1]
+    lives.poll()
+    ask(client, 1, [2])
+    assert bell.wait(0), "the dead one does not wait any more"
+    bell.close()
+
+
 def test_fresh_memory_holds_what_nobody_would_write(carrier: Carrier) -> None:
     (client,), _ = open_all(inference_spec(), carrier)
     assert np.isnan(client.request(0).obs["a"]).all()

@@ -24,6 +24,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from srl.errors import ConfigError, StreamError
+from srl.streams import sample_claims
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
@@ -420,6 +421,63 @@ def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
             got.append(item.item_id)
             item.release()
     assert got == [0, 1, 2, 3]
+
+
+class _Killed(Exception):
+    pass
+
+
+def test_a_writer_that_dies_in_a_commit_has_produced_nothing(
+    local: Carrier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had counted its fragment, and not yet marked it ready."""
+    spec = sample_spec(writers=("w0", "w1"), patience_seconds=10.0)
+    (dies, lives), (source,) = open_all(spec, local)
+    for sink in (dies, lives):
+        whole = claim(sink, 0)
+        assert whole is not None
+        write(whole, 1.0)
+
+    def die(*_: object) -> None:
+        raise _Killed
+
+    torn = claim(dies, 0)
+    assert torn is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(sample_claims, "_note_seconds", die)
+        with pytest.raises(_Killed):
+            write(torn, 2.0)
+    assert reclaim_writer(spec, local.open("controller"), 0) == 1
+    books = ledger(spec, local.open("controller"))
+    assert (books.produced, books.in_flight) == (2, 2)
+    assert dropped(books) == {"writer died": 1}
+    again = claim(lives, 0)
+    assert again is not None
+    assert again.index == torn.index
+    reclaim_writer(spec, local.open("controller"), 0)
+    write(again, 3.0)
+    assert ledger(spec, local.open("controller")).produced == 3
+    assert tag_of(source.take().trajectory) == 1.0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("claimed_again", [True, False])
+def test_a_writer_that_dies_at_the_end_of_a_commit_has_produced_its_fragment(
+    local: Carrier, claimed_again: bool
+) -> None:
+    """It had marked it ready, and not yet noted that the commit is over."""
+    spec = sample_spec(writers=("w0", "w1"), slots=1)
+    (dies, lives), (source,) = open_all(spec, local)
+    slot = claim(dies, 0)
+    assert slot is not None
+    write(slot, 1.0)
+    dies._memory.committing[0] = slot.index + 1
+    item = source.take()
+    assert item is not None
+    item.release()
+    if claimed_again:
+        assert claim(lives, 0) is not None, "the same slot, which others write by now"
+    assert reclaim_writer(spec, local.open("controller"), 0) == 0
+    assert ledger(spec, local.open("controller")).produced == 1
 
 
 @pytest.mark.parametrize("delivery", ["any", "all", "key"])

@@ -11,7 +11,7 @@ from source import imports_of, modules, tree_of, where
 
 LAYERS = (
     ("errors",),
-    ("resolve", "settings", "resources"),
+    ("resolve", "settings", "resources", "files"),
     ("arena",),
     ("data",),
     ("envs", "streams", "services", "policies", "net"),

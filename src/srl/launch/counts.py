@@ -1,4 +1,4 @@
-"""How many actors, groups and threads suit a machine, where the user leaves it open.
+"""How many actors, groups, policy workers and threads suit a machine, where the user leaves it open.
 
 Decided from names and settings, before anything runs, so that the same experiment runs in the same
 way every time. `srl tune` measures instead.
@@ -33,6 +33,10 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
             experiment.trainer,
             count=1 if serial else experiment.trainer.count,
             threads=experiment.trainer.threads or _trainer_threads(experiment, cores, device),
+        ),
+        "inference": dataclasses.replace(
+            experiment.inference,
+            count=experiment.inference.count or _policy_workers(experiment, count, cores, device),
         ),
     }
     env = experiment.env
@@ -69,6 +73,14 @@ def _groups(layout: str, actors: int, cores: int) -> int:
     if layout == "remote":
         return 2
     return 2 if layout == "shared" and actors < cores else 1
+
+
+def _policy_workers(experiment: Experiment, actors: int, cores: int, device: str) -> int:
+    """One answers many at once. But where each of two cores has an actor, both may wait for it at
+    once: with one for each, an actor's core is used by who answers it."""
+    if experiment.layout != "shared" or (experiment.inference.device or device) != "cpu":
+        return 1
+    return 2 if cores == 2 and actors >= 2 else 1
 
 
 def _environments_are_most(experiment: Experiment) -> bool:

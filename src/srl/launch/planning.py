@@ -16,6 +16,7 @@ from srl.arena.shm import CONTROLLER, ShmArena
 from srl.data.spec import EnvSpec
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment
+from srl.files import write_whole
 from srl.launch.plan import algorithm_settings, make_plan, network_settings
 from srl.settings import convert
 from srl.workers.wiring import Plan
@@ -54,9 +55,7 @@ class Refused(msgspec.Struct, tag=True, kw_only=True):
 def write_answer(draft: Draft) -> None:
     """Makes the plan, leaves the answer in the run's folder and wakes the launcher."""
     folder = Path(draft.folder)
-    aside = folder / f".{ANSWER_FILE}"
-    aside.write_bytes(msgspec.json.encode(_answer(draft)))
-    aside.replace(folder / ANSWER_FILE)
+    write_whole(folder / ANSWER_FILE, msgspec.json.encode(_answer(draft)))
     arena = ShmArena(folder, "planner")
     arena.ring(CONTROLLER)
     arena.close()

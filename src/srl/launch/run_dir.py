@@ -17,6 +17,7 @@ import yaml
 from srl.data.tree import flatten
 from srl.errors import CheckpointError, ConfigError, RunError
 from srl.experiment import ALGORITHM_FREE, Experiment
+from srl.files import write_whole
 from srl.services.checkpoints import Checkpoint, CheckpointConfig, CheckpointStore, weights_part
 from srl.settings import convert, to_plain
 
@@ -88,9 +89,8 @@ class RunDir:
 
     def write_config(self, experiment: Experiment) -> None:
         """Writes the resolved settings, in one move."""
-        aside = self.path / f".{CONFIG_FILE}"
-        aside.write_text(yaml.safe_dump(to_plain(experiment), sort_keys=False))
-        aside.replace(self.path / CONFIG_FILE)
+        text = yaml.safe_dump(to_plain(experiment), sort_keys=False)
+        write_whole(self.path / CONFIG_FILE, text.encode())
 
     def read_config(self) -> Experiment:
         """The experiment that this run is."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from srl.errors import ConfigError, RunError
+from srl.files import write_whole
 from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
 from srl.services.messages import Note
@@ -130,7 +131,8 @@ class Scaling:
         except ConfigError as error:
             refusal = str(error)
             self._say("warning", refusal)
-        _write(self._run_dir / ANSWER_FILE, ScaleAnswer(token=request.token, refusal=refusal))
+        answer = ScaleAnswer(token=request.token, refusal=refusal)
+        write_whole(self._run_dir / ANSWER_FILE, msgspec.json.encode(answer))
 
     def _scale(self, counts: dict[str, int]) -> None:
         plan, fleet = self._controller.plan, self._fleet
@@ -154,7 +156,8 @@ class Scaling:
 def ask_to_scale(run_dir: Path, counts: dict[str, int], seconds: float) -> None:
     """Asks a running experiment for so many workers of each group, and raises its refusal."""
     token = secrets.token_hex(8)
-    _write(run_dir / SCALE_FILE, ScaleRequest(token=token, counts=counts))
+    request = ScaleRequest(token=token, counts=counts)
+    write_whole(run_dir / SCALE_FILE, msgspec.json.encode(request))
     deadline = time.monotonic() + seconds
     while (answer := _read_answer(run_dir)) is None or answer.token != token:
         if time.monotonic() > deadline:
@@ -172,9 +175,3 @@ def _read_answer(run_dir: Path) -> ScaleAnswer | None:
         return msgspec.json.decode((run_dir / ANSWER_FILE).read_bytes(), type=ScaleAnswer)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def _write(path: Path, value: ScaleRequest | ScaleAnswer) -> None:
-    aside = path.with_name(f".{path.name}")
-    aside.write_bytes(msgspec.json.encode(value))
-    aside.replace(path)

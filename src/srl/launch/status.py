@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from srl.errors import RunError
+from srl.files import write_whole
 from srl.launch.controller import Controller
 from srl.launch.fleet import Fleet
 from srl.launch.pace import Pace
@@ -108,9 +109,7 @@ class StatusFile:
             if worker.process in self._fleet.wanted
         )
         self._before, self._at = times, now
-        aside = self._path.with_name(f".{STATUS_FILE}")
-        aside.write_bytes(msgspec.json.encode(self._status(workers)))
-        aside.replace(self._path)
+        write_whole(self._path, msgspec.json.encode(self._status(workers)))
 
     def _status(self, workers: tuple[WorkerStatus, ...]) -> Status:
         controller, fleet = self._controller, self._fleet

@@ -27,6 +27,7 @@ import msgspec
 from srl.arena.arena import HeapArena
 from srl.arena.shm import Bell, ShmArena
 from srl.errors import SrlError
+from srl.files import write_whole
 from srl.launch.allocator import keep_large_buffers
 from srl.launch.cores import keep_to_one_core, take_turns
 from srl.launch.hosting import build_workers, close_workers, restore_worker, write_worker
@@ -93,10 +94,7 @@ def checkpoint_path(folder: Path) -> Path:
 
 def say_where(folder: Path, checkpoint: str) -> None:
     """Says in which folder the asked-for checkpoint is written; at no moment half of it."""
-    path = checkpoint_path(folder)
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    aside.write_text(checkpoint)
-    os.replace(aside, path)
+    write_whole(checkpoint_path(folder), checkpoint.encode())
 
 
 def main() -> int:

@@ -7,7 +7,6 @@ take part in the run for as long as it goes on; nobody else can even finish a ha
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -16,10 +15,10 @@ import zmq
 from zmq.utils import z85
 
 from srl.errors import NetError
+from srl.files import write_whole
 
 FOLDER = "keys"
 JOIN_FILE = "join.key"
-_MODE = 0o600
 
 
 class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +76,7 @@ def make_run_keys(run_dir: Path) -> RunKeys:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     head, join_pair = new_pair(), new_pair()
     join = JoinKey(head=head.public, public=join_pair.public, secret=join_pair.secret)
-    _write(folder / JOIN_FILE, join)
+    write_whole(folder / JOIN_FILE, msgspec.json.encode(join), private=True)
     return RunKeys(head=head, join=join_pair)
 
 
@@ -108,15 +107,6 @@ def load_join_key(path: Path) -> JoinKey:
             f"{path}: expected a key file, got something else ({error}). Copy it again from the "
             "run's directory."
         ) from None
-
-
-def _write(path: Path, value: JoinKey) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
-    with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, _MODE)
-        file.write(msgspec.json.encode(value))
-    aside.replace(path)
 
 
 def _check(key: str, name: str) -> None:

@@ -7,13 +7,13 @@ in it, or is there with another incarnation, is dead to those who knew it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from srl.errors import NetError
+from srl.files import write_whole
 
 PEERS_FILE = "peers.json"
 UP_FILE = "gate.json"
@@ -78,7 +78,7 @@ class GateUp(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_peers(folder: Path, peers: Peers) -> None:
     """Puts the address book into a host's folder; whoever does rings the gate afterwards."""
-    _write(folder / PEERS_FILE, peers)
+    write_whole(folder / PEERS_FILE, msgspec.json.encode(peers), private=True)
 
 
 def read_peers(folder: Path) -> Peers | None:
@@ -97,7 +97,7 @@ def read_peers(folder: Path) -> Peers | None:
 
 def write_gate_up(folder: Path, up: GateUp) -> None:
     """Says in a host's folder that its gate listens."""
-    _write(folder / UP_FILE, up)
+    write_whole(folder / UP_FILE, msgspec.json.encode(up), private=True)
 
 
 def read_gate_up(folder: Path) -> GateUp | None:
@@ -106,11 +106,3 @@ def read_gate_up(folder: Path) -> GateUp | None:
         return msgspec.json.decode((folder / UP_FILE).read_bytes(), type=GateUp)
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, value: msgspec.Struct) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(value))
-    aside.replace(path)

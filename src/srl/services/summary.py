@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from srl.errors import RunError
+from srl.files import write_whole
 from srl.services.bottleneck import Diagnosis, Share, WorkerTimes, shares
 
 SUMMARY_FILE = "summary.json"
@@ -103,16 +102,10 @@ def summarise(
 def write_summary(run_dir: Path, summary: Summary) -> Path:
     """Replaces summary.json in one move: a reader sees the old one or the new one."""
     path = run_dir / SUMMARY_FILE
-    aside = run_dir / f".{SUMMARY_FILE}.{os.getpid()}"
+    text = msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n"
     try:
-        with aside.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write_whole(path, text, to_disk=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
         raise RunError(
             f"{path}: cannot write the summary ({error.strerror}). "
             "Free some space or check the folder's permissions."

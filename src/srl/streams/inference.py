@@ -4,10 +4,11 @@ Every lane of every client has one place for its request and one for its reply. 
 request in place and submits it; a server takes what was submitted, and writes the reply in place.
 Nothing is serialised, nothing is allocated, and a lane has at most one request open.
 
-Waiting: no operation blocks. `submit` rings the servers, `answer` rings the clients; whoever finds
-nothing to do names the stream to its worker loop, which sleeps until rung. Closing: a server that
-sees no client left is done. A server that died leaves what it had taken; `reclaim_server` gives it
-to the next.
+Waiting: no operation blocks. `submit` rings a server that waits, the client's own before others, or
+all if none does; `answer` rings the clients. Whoever finds nothing to do names the stream to its
+worker loop, which sleeps until rung. A server that looks takes what is there, whoever was rung for
+it. Closing: a server that sees no client left is done. A server that died leaves what it had taken
+and what it was rung for; `reclaim_server` gives it to the next.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class InferenceMemory:
             "version": Shape((lanes,), "int64"),
             "open_clients": Shape((len(spec.clients),), "uint8"),
             "relayed": Shape((1,), "uint8"),
+            "waiting": Shape((len(spec.servers) + 1,), "uint8"),
             "obs": tree_map(leaf, spec.agent.obs),
             "fed": tree_map(leaf, spec.policy_state),
             "is_first": Shape((lanes, rows), "bool"),
@@ -89,6 +91,8 @@ class InferenceMemory:
         self.open_clients = memoryview(views["open_clients"])
         self.relayed = memoryview(views["relayed"])
         """1: requests also come from other hosts, or go there."""
+        self.waiting = memoryview(views["waiting"])
+        """1: when the server looked last there was nothing. (The last place is a relay's.)"""
         self.request = InferenceRequest(
             obs=views["obs"],
             state=views["fed"],
@@ -149,7 +153,9 @@ class InferenceClient:
         ]
         for lane in range(spec.lanes_per_client):
             self._status[lane] = IDLE
-        self._servers = spec.servers
+        first_choice = client % len(spec.servers)
+        numbers = range(len(spec.servers))
+        self._choices = [*numbers[first_choice:], *numbers[:first_choice]]
         memory.open_clients[client] = 1
 
     def request(self, lane: int) -> InferenceRequest:
@@ -162,7 +168,13 @@ class InferenceClient:
         assert self._status[lane] in (IDLE, ANSWERED), "a lane has at most one open request"
         self._num_rows[lane] = num_rows
         self._status[lane] = SUBMITTED
-        self._arena.ring(*self._servers)
+        waiting, servers = self._memory.waiting, self.spec.servers
+        for choice in self._choices:
+            if waiting[choice]:
+                self._arena.ring(servers[choice])
+                return
+        # They are at work, and look again before they wait; or they are on another host.
+        self._arena.ring(*servers)
 
     def poll(self) -> list[int]:
         """Lanes whose replies have come; each is named until `take`n."""
@@ -214,13 +226,15 @@ class InferenceServer:
 
     def poll(self, max_rows: int = 0) -> list[int]:
         """Takes submitted lanes, as many as fit into `max_rows` but at least one; 0 takes all."""
-        lanes = lanes_with(self._memory.status, SUBMITTED)
-        if not lanes:
-            return lanes
-        if self._alone and not self._memory.relayed[0]:
-            return self._mark(lanes, max_rows)
-        with self._arena.lock(f"inference/{self.spec.name}"):
-            return self._mark(lanes_with(self._memory.status, SUBMITTED), max_rows)
+        memory = self._memory
+        lanes = lanes_with(memory.status, SUBMITTED)
+        if lanes and (not self._alone or memory.relayed[0]):
+            with self._arena.lock(f"inference/{self.spec.name}"):
+                lanes = self._mark(lanes_with(memory.status, SUBMITTED), max_rows)
+        elif lanes:
+            lanes = self._mark(lanes, max_rows)
+        memory.waiting[self._server] = not lanes
+        return lanes
 
     def _mark(self, lanes: list[int], max_rows: int) -> list[int]:
         memory = self._memory
@@ -360,15 +374,16 @@ def create_inference(
 
 
 def reclaim_server(spec: InferenceSpec, arena: Arena, server: int) -> int:
-    """Gives what a server had taken back to the others; for a dead server only once its death is
-    certain."""
+    """Gives what a server had taken, or was rung for, to the others, and says how much it had
+    taken; for a dead server only once its death is certain."""
     memory = InferenceMemory(spec, arena)
     with arena.lock(f"inference/{spec.name}"):
+        memory.waiting[server] = 0
         held = [lane for lane in lanes_with(memory.status, TAKEN) if memory.server[lane] == server]
         for lane in held:
             memory.status[lane] = SUBMITTED
-    if held:
-        arena.ring(*spec.servers)
+    # Always: a client that saw it wait may be about to ring it alone.
+    arena.ring(*spec.servers)
     return len(held)
 
 

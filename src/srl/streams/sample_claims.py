@@ -99,19 +99,33 @@ def commit(
     memory.env_steps[index] = num_env_steps
     memory.reader[index] = -1
     memory.pending[index] = (1 << len(spec.readers)) - 1
+    writer = memory.writer.item(index)
     if not memory.granted[0]:
         # Elsewhere its owner counts it, once it is there.
-        memory.produced[memory.writer[index]] += 1
+        memory.produced_before[writer] = memory.produced[writer]
+        memory.committing[writer] = index + 1
+        memory.produced[writer] += 1
         if spec.patience_seconds:
             _note_seconds(memory, index)
             if memory.ticket.item(index) == LATE and not _find_place(memory, spec, index):
                 memory.dropped[TOO_LATE] += 1
                 memory.status[index] = FREE
+                memory.committing[writer] = 0
                 return [spec.writers[writer] for writer in waiting_writers(memory)]
     memory.status[index] = READY
+    memory.committing[writer] = 0
     waiting = np.flatnonzero(memory.waiting_readers != 0)
     memory.waiting_readers[waiting] = 0
     return [spec.readers[reader] for reader in waiting]
+
+
+def undo_commit(memory: SampleMemory, writer: int) -> None:
+    """Takes back what a writer that died in a commit has counted, if the readers cannot have it."""
+    index = int(memory.committing[writer]) - 1
+    unread = index >= 0 and memory.status[index] == WRITING and memory.writer[index] == writer
+    if unread:
+        memory.produced[writer] = memory.produced_before[writer]
+    memory.committing[writer] = 0
 
 
 def waiting_writers(memory: SampleMemory) -> list[int]:

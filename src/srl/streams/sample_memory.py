@@ -73,6 +73,8 @@ class SampleMemory:
             "num_lost": Shape((1,), "int64"),
             "base_version": Shape((1,), "int64"),
             "produced": Shape((len(spec.writers),), "int64"),
+            "produced_before": Shape((len(spec.writers),), "int64"),
+            "committing": Shape((len(spec.writers),), "int64"),
             "taken": Shape((max(1, len(spec.readers)),), "int64"),
             "consumed": Shape((max(1, len(spec.readers)),), "int64"),
             "dropped": Shape((len(DROP_REASONS),), "int64"),
@@ -121,6 +123,10 @@ class SampleMemory:
     """Items that do not count towards the batches to come: they never came out, where tickets are
     not taken in turn, or came before `base_version` was last set from further down the line."""
     produced: np.ndarray
+    produced_before: np.ndarray
+    """What `produced` was before the commit ..."""
+    committing: np.ndarray
+    """... that each writer is in, of the slot with this number less one; 0 if it is in none."""
     taken: np.ndarray
     """Items whose slots each reader has released."""
     consumed: np.ndarray

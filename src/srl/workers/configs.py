@@ -12,8 +12,9 @@ from srl.errors import ConfigError
 class InferenceConfig:
     """How policy workers batch requests."""
 
-    count: int = 1
-    """Policy workers in the `shared` layout; in `inline` each actor has its own."""
+    count: int = 0
+    """Policy workers of the layouts that have them apart; 0 takes one, or two where a CPU of two
+    cores has an actor on each. In `inline` each actor has its own."""
     max_count: int = 0
     """Room for so many policy workers, for `srl scale`; 0 has none beyond `count`."""
     max_restarts: int = -1
@@ -30,7 +31,7 @@ class InferenceConfig:
     """Answers at most this many rows at once; 0 answers all that have arrived."""
 
     def __post_init__(self) -> None:
-        for name, least in (("count", 1), ("threads", 1), ("min_rows", 1), ("max_rows", 0)):
+        for name, least in (("count", 0), ("threads", 1), ("min_rows", 1), ("max_rows", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"inference.{name}: expected at least {least}, got {getattr(self, name)}."

@@ -58,10 +58,26 @@ def test_a_second_group_is_for_cores_that_would_wait() -> None:
     assert groups("inline", 1) == 1
 
 
+def test_each_of_two_cores_with_an_actor_has_a_policy_worker_where_they_are_apart() -> None:
+    def policy_workers(target: str, cores: int = 2, **settings: object) -> int:
+        return settled(target, cores, **{"layout": "shared", **settings}).inference.count
+
+    cheetah = "envpool:HalfCheetah-v5"
+    assert policy_workers(cheetah) == 2
+    assert policy_workers(cheetah, **{"actor.count": 1}) == 1
+    assert policy_workers(cheetah, 32) == 1
+    assert policy_workers(cheetah, 32, **{"actor.count": 32}) == 1
+    assert policy_workers(cheetah, device="cuda") == 1
+    assert policy_workers(cheetah, **{"inference.device": "cuda:1"}) == 1
+    assert policy_workers(cheetah, layout="remote") == 1
+    assert policy_workers("envpool:Pong-v5") == 1
+
+
 def test_what_is_chosen_stays() -> None:
-    chosen = {"actor.count": 1, "env.threads": 3, "trainer.threads": 5}
-    found = settled("envpool:HalfCheetah-v5", **chosen)
+    chosen = {"actor.count": 1, "env.threads": 3, "trainer.threads": 5, "inference.count": 4}
+    found = settled("envpool:HalfCheetah-v5", layout="shared", **chosen)
     assert (found.actor.count, found.env.threads, found.trainer.threads) == (1, 3, 5)
+    assert found.inference.count == 4
     with pytest.raises(ConfigError, match=r"a multiple of actor\.count x actor\.groups = 3 x 1"):
         settled("CartPole-v1", **{"actor.count": 3})
 
