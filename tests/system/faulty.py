@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from gymnasium.spaces import Box
 
 from srl.algorithms.ppo.learner import PPO
 from srl.policies.actor_critic import ActorCritic
@@ -46,6 +47,18 @@ class TalkingEnv(ScriptedEnv):
     def reset(self, **arguments: Any) -> Any:
         print("an episode begins", flush=True)
         return super().reset(**arguments)
+
+
+class DistantEnv(ScriptedEnv):
+    """Takes numbers that a new policy does not choose."""
+
+    def __init__(self, **script: Any) -> None:
+        super().__init__(**script)
+        self.action_space = Box(10.0, 20.0, (1,))
+
+    def step(self, action: Any) -> Any:
+        assert action == 10.0
+        return super().step(0)
 
 
 class StatelessEnv(ScriptedEnv):

@@ -260,6 +260,16 @@ def test_resuming_cannot_change_what_is_learned(fails: Train, tmp_path: Path) ->
     assert (run_dir / "summary.json").read_text() == before
 
 
+def test_actions_that_are_all_clipped_are_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start = ["train", f"{FAULTY}:DistantEnv", "--run-dir", str(tmp_path / "run")]
+    assert main([*start, "--steps", "64", "--layout", "serial", *SMALL]) == 0
+    printed = capfd.readouterr().out
+    assert "warning: controller: agent: action 0 is bounded by [10, 20]" in printed
+    assert "RescaleAction" in printed
+
+
 def test_a_failed_run_keeps_what_it_learned(fails: Train, tmp_path: Path) -> None:
     """What fails is an environment, so the learner's state is still good and is saved."""
     fails(

@@ -138,6 +138,27 @@ class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "state", from_plain(self.state))
 
 
+def out_of_reach(spec: EnvSpec) -> str:
+    """What is wrong with the bounds of an environment's actions, if a new policy, which chooses
+    numbers around 0 with a deviation near 1, would see nearly all of them clipped to one bound."""
+    for name, agent in spec.agents.items():
+        if isinstance(agent.action, Box):
+            for number, (low, high) in enumerate(
+                zip(agent.action.low, agent.action.high, strict=True)
+            ):
+                if low is not None and high is not None and (low >= 1.0 or high <= -1.0):
+                    return (
+                        f"{name}: action {number} is bounded by [{low:g}, {high:g}], and a new "
+                        "policy chooses around 0: nearly all of its actions are clipped to one "
+                        "bound, whatever it does"
+                    )
+    return ""
+
+
+RESCALE = "Let the environment take actions in [-1, 1] (gymnasium.wrappers.RescaleAction)."
+"""What to do about `out_of_reach`."""
+
+
 def to_plain(tree: Tree) -> Any:
     """A spec tree as plain JSON values."""
     return tree_map(msgspec.to_builtins, tree) if tree is not None else None

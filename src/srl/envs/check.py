@@ -12,7 +12,16 @@ import gymnasium
 import numpy as np
 
 from srl.data.records import EnvStep
-from srl.data.spec import AgentSpec, Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
+from srl.data.spec import (
+    RESCALE,
+    AgentSpec,
+    Box,
+    Discrete,
+    EnvSpec,
+    MultiBinary,
+    MultiDiscrete,
+    out_of_reach,
+)
 from srl.data.tree import leaves, paths
 from srl.envs import registry
 from srl.envs.buffers import step_state
@@ -43,6 +52,9 @@ def check_env(config: EnvConfig) -> list[Finding]:
     except SrlError as error:
         return [Finding("error", "make", str(error), "Make it construct with these settings.")]
     findings = [_spaces(group.spec)]
+    far = out_of_reach(group.spec)
+    if far:
+        findings.append(Finding("warning", "actions", far, RESCALE))
     try:
         findings += _play(group)
         if isinstance(group, GymGroup):

@@ -14,6 +14,7 @@ from srl.algorithms.registry import ALGORITHMS
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
+from srl.data.spec import RESCALE, out_of_reach
 from srl.envs.registry import probe
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph, check_graph
@@ -222,8 +223,10 @@ class _Launch:
         if self.checkpoint is not None:
             controller.restore(self.checkpoint)
             self._say(controller, "info", f"resuming from checkpoint {self.checkpoint.number}")
-        if note:
-            self._say(controller, "warning", note)
+        far = out_of_reach(plan.env_spec)
+        for warning in (note, f"{far}. {RESCALE}" if far else ""):
+            if warning:
+                self._say(controller, "warning", warning)
         return controller
 
     def _say(self, controller: Controller, level: str, text: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from playing import group_of, play
 
+from srl.data.spec import AgentSpec, ArraySpec, Box, EnvSpec, out_of_reach
 from srl.envs.check import check_env
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import list_envs, probe
@@ -122,12 +125,31 @@ def test_nothing_here_imports_torch() -> None:
         (f"{__name__}:Careless", {}, "observations", "warning"),
         (f"{__name__}:Careless", {}, "reward", "warning"),
         (f"{__name__}:Forgetful", {}, "exact state", "error"),
+        (f"{__name__}:Distant", {}, "actions", "warning"),
     ],
 )
 def test_check_finds(id: str, args: dict, title: str, level: str) -> None:
     findings = {f.title: f for f in check_env(EnvConfig(id=id, args=args))}
     assert findings[title].level == level
     assert findings[title].fix or level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "far"),
+    [
+        ((-1.0, 10.0), (1.0, 20.0), "action 1 is bounded by [10, 20]"),
+        ((-8.0,), (-2.0,), "action 0 is bounded by [-8, -2]"),
+        ((-math.inf,), (-3.0,), "action 0 is bounded by [-inf, -3]"),
+        ((0.0, -2.0, -math.inf), (1.0, 2.0, math.inf), ""),
+    ],
+)
+def test_bounds_that_a_new_policy_does_not_reach_are_named(
+    low: tuple[float, ...], high: tuple[float, ...], far: str
+) -> None:
+    action = Box((len(low),), low, high)
+    spec = EnvSpec(agents={"agent": AgentSpec(obs=ArraySpec(shape=(2,)), action=action)})
+    assert far in out_of_reach(spec)
+    assert bool(far) == bool(out_of_reach(spec))
 
 
 def test_cue_recall_needs_memory() -> None:
@@ -158,6 +180,16 @@ class Careless(ScriptedEnv):
     def step(self, action):
         obs, reward, *rest = super().step(action)
         return obs, np.array(reward), *rest
+
+
+class Distant(ScriptedEnv):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.action_space = spaces.Box(np.float32([-1, 10]), np.float32([1, 20]))
+
+    def step(self, action):
+        assert 10 <= action[1] <= 20
+        return super().step(0)
 
 
 class Forgetful(ScriptedEnv):
