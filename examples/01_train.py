@@ -2,7 +2,7 @@
 
     python examples/01_train.py [FOLDER]
 
-CartPole-v1 is solved with PPO in about 20 seconds on two cores. Workers run as processes of their
+CartPole-v1 is solved with PPO in seconds on two cores. Workers run as processes of their
 own: actors step environments and choose actions, a trainer makes newer weights of what they saw.
 Everything that is written lands in FOLDER (default: runs/example_01). The same command again finds
 the run there, and goes on where it ended; remove the folder to start anew.

@@ -290,6 +290,41 @@ def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCar
         bell.close()
 
 
+def test_a_server_that_does_not_look_is_not_waited_for(shm: ShmCarrier) -> None:
+    """It is stopped, or took only as many rows as it may."""
+    spec = inference_spec(clients=("c0", "c1", "c2"), servers=("s0", "s1"))
+    clients, servers = open_all(spec, shm)
+    bells = [shm.bell(name) for name in spec.servers]
+    for server in servers:
+        assert server.poll() == []
+    ask(clients[0], 0, [1])
+    ask(clients[2], 0, [2])
+    assert [bell.wait(0) for bell in bells] == [True, True], "its own was rung, and then the other"
+    ask(clients[1], 0, [3])
+    assert [bell.wait(0) for bell in bells] == [True, True], "nobody is known to wait"
+    for bell in bells:
+        bell.close()
+
+
+def test_a_server_at_work_for_another_stream_is_left_alone(shm: ShmCarrier) -> None:
+    spec = inference_spec(servers=("s0", "s1"))
+    (client,), servers = open_all(spec, shm)
+    bells = [shm.bell(name) for name in spec.servers]
+    for server in servers:
+        assert server.poll() == []
+    servers[0].keep_away()
+    ask(client, 0, [1])
+    assert [bell.wait(0) for bell in bells] == [False, True]
+    assert servers[1].poll() == [0]
+    servers[1].close()
+    assert servers[0].poll() == [0], "what it had taken"
+    assert servers[0].poll() == []
+    ask(client, 1, [2])
+    assert [bell.wait(0) for bell in bells] == [True, True], "rung by who left, and by the client"
+    for bell in bells:
+        bell.close()
+
+
 def test_what_a_dead_server_was_rung_for_reaches_another(shm: ShmCarrier) -> None:
     spec = inference_spec(servers=("s0", "s1"))
     (client,), (dies, lives) = open_all(spec, shm)

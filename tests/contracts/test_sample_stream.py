@@ -454,19 +454,19 @@ def test_a_writer_that_dies_in_a_commit_has_produced_nothing(
     again = claim(lives, 0)
     assert again is not None
     assert again.index == torn.index
-    reclaim_writer(spec, local.open("controller"), 0)
     write(again, 3.0)
     assert ledger(spec, local.open("controller")).produced == 3
     assert tag_of(source.take().trajectory) == 1.0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("claimed_again", [True, False])
+@pytest.mark.parametrize("claimed_by", ["nobody", "another", "its successor"])
 def test_a_writer_that_dies_at_the_end_of_a_commit_has_produced_its_fragment(
-    local: Carrier, claimed_again: bool
+    local: Carrier, claimed_by: str
 ) -> None:
     """It had marked it ready, and not yet noted that the commit is over."""
     spec = sample_spec(writers=("w0", "w1"), slots=1)
     (dies, lives), (source,) = open_all(spec, local)
+    controller = local.open("controller")
     slot = claim(dies, 0)
     assert slot is not None
     write(slot, 1.0)
@@ -474,10 +474,13 @@ def test_a_writer_that_dies_at_the_end_of_a_commit_has_produced_its_fragment(
     item = source.take()
     assert item is not None
     item.release()
-    if claimed_again:
-        assert claim(lives, 0) is not None, "the same slot, which others write by now"
-    assert reclaim_writer(spec, local.open("controller"), 0) == 0
-    assert ledger(spec, local.open("controller")).produced == 1
+    if claimed_by == "another":
+        assert claim(lives, 0) is not None
+    assert reclaim_writer(spec, controller, 0) == 0
+    if claimed_by == "its successor":
+        assert claim(SampleSink(spec, local.open("w0"), 0), 0) is not None
+        assert reclaim_writer(spec, controller, 0) == 1
+    assert ledger(spec, controller).produced == 1
 
 
 @pytest.mark.parametrize("delivery", ["any", "all", "key"])

@@ -50,7 +50,7 @@ def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start:
 def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:
     training = start(
         "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
-        "--set", "actor.count=2", "--set", "silence_seconds=2",
+        "--set", "actor.count=2", "--set", "inference.count=1", "--set", "silence_seconds=2",
     )  # fmt: skip
     training.wait_for_updates(2)
 

@@ -46,9 +46,9 @@ class EnvConfig:
     and elsewhere the cores divided by the actors (on other hosts one for each core). Other
     environments are stepped by the actor's own thread."""
     step_timeout_seconds: float = 60.0
-    """An environment step that takes longer ends the run with an error."""
+    """An environment step that takes longer is a failure (see `failure_steps`)."""
     reset_timeout_seconds: float = 120.0
-    """A reset (or construction) that takes longer ends the run with an error."""
+    """A reset (or construction) that takes longer is a failure (see `failure_steps`)."""
     failure_steps: int = 2000
     """One failure (an exception, or a call that takes too long) in so many steps of a group is made
     good: its environments are made anew, and its fragment is begun again. Environments that fail

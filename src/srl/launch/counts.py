@@ -27,6 +27,7 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
             f"got {actor.envs}. Change one of the three."
         )
     serial = experiment.layout == "serial"
+    policies = experiment.inference.count or _policy_workers(experiment, count, cores, device)
     changed: dict[str, Any] = {
         "actor": dataclasses.replace(actor, count=count, groups=groups),
         "trainer": dataclasses.replace(
@@ -34,10 +35,7 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
             count=1 if serial else experiment.trainer.count,
             threads=experiment.trainer.threads or _trainer_threads(experiment, cores, device),
         ),
-        "inference": dataclasses.replace(
-            experiment.inference,
-            count=experiment.inference.count or _policy_workers(experiment, count, cores, device),
-        ),
+        "inference": dataclasses.replace(experiment.inference, count=1 if serial else policies),
     }
     env = experiment.env
     if not env.threads and pool_threads(env) == 0 and experiment.layout != "remote":

@@ -92,7 +92,8 @@ class InferenceMemory:
         self.relayed = memoryview(views["relayed"])
         """1: requests also come from other hosts, or go there."""
         self.waiting = memoryview(views["waiting"])
-        """1: when the server looked last there was nothing. (The last place is a relay's.)"""
+        """1: when the server looked last there was nothing, and nobody has rung it since. (The last
+        place is a relay's.)"""
         self.request = InferenceRequest(
             obs=views["obs"],
             state=views["fed"],
@@ -171,6 +172,8 @@ class InferenceClient:
         waiting, servers = self._memory.waiting, self.spec.servers
         for choice in self._choices:
             if waiting[choice]:
+                # Until it looks again, others are rung: it may be stopped, or take only a part.
+                waiting[choice] = 0
                 self._arena.ring(servers[choice])
                 return
         # They are at work, and look again before they wait; or they are on another host.
@@ -235,6 +238,10 @@ class InferenceServer:
             lanes = self._mark(lanes, max_rows)
         memory.waiting[self._server] = not lanes
         return lanes
+
+    def keep_away(self) -> None:
+        """Says that this server has something else to do until its next `poll`."""
+        self._memory.waiting[self._server] = 0
 
     def _mark(self, lanes: list[int], max_rows: int) -> list[int]:
         memory = self._memory

@@ -9,7 +9,7 @@ import numpy as np
 
 from srl.arena.arena import Arena
 from srl.data.counts import Count
-from srl.streams import sample_claims, sample_order
+from srl.streams import sample_order
 from srl.streams.sample import SampleSpec, free
 from srl.streams.sample_memory import (
     DROP_REASONS,
@@ -27,7 +27,6 @@ def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
     and counted (where slots are granted, by their owner)."""
     memory = SampleMemory(spec, arena)
     with arena.lock(f"sample/{spec.name}"):
-        sample_claims.undo_commit(memory, writer)
         lost = sample_order.give_back(memory, writer, died=True)
         if not memory.granted[0]:
             memory.dropped[WRITER_DIED] += lost

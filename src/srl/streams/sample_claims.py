@@ -43,6 +43,8 @@ def claim_free(
     index = int(free[0])
     memory.ticket[index] = ticket
     memory.writer[index] = writer
+    # (What died at the very end of a commit has not said that it is over.)
+    memory.committing[writer] = 0
     # From here on the slot itself says that the ticket is in use, if this process dies.
     memory.status[index] = WRITING
     memory.num_returned[0] = num_returned
@@ -119,13 +121,13 @@ def commit(
     return [spec.readers[reader] for reader in waiting]
 
 
-def undo_commit(memory: SampleMemory, writer: int) -> None:
-    """Takes back what a writer that died in a commit has counted, if the readers cannot have it."""
-    index = int(memory.committing[writer]) - 1
-    unread = index >= 0 and memory.status[index] == WRITING and memory.writer[index] == writer
-    if unread:
+def undo_commit(memory: SampleMemory, index: int) -> None:
+    """Takes back that the fragment of a slot was counted, by a commit that never marked it
+    ready."""
+    writer = memory.writer.item(index)
+    if memory.committing[writer] == index + 1:
         memory.produced[writer] = memory.produced_before[writer]
-    memory.committing[writer] = 0
+        memory.committing[writer] = 0
 
 
 def waiting_writers(memory: SampleMemory) -> list[int]:

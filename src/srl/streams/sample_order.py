@@ -59,6 +59,8 @@ def give_back(memory: SampleMemory, writer: int, *, died: bool) -> int:
 
 def free_unwritten(memory: SampleMemory, held: np.ndarray) -> None:
     """Frees slots whose fragments will not come; under the lock."""
+    for index in held.tolist():
+        sample_claims.undo_commit(memory, index)
     put_back(memory, memory.ticket[held])
     memory.status[held] = FREE
     memory.waiting_writers[:] = 0

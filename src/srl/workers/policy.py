@@ -195,6 +195,9 @@ class PolicyWorker(Worker):
                 continue
             lanes = served.server.poll(self._config.max_rows)
             if lanes:
+                for other in self._served:
+                    if other is not served:
+                        other.server.keep_away()
                 served.refresh()
                 self._answer(served, lanes)
                 made = True
