@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from srl.data.spec import ArraySpec, EnvSpec
+from srl.data.spec import ArraySpec, Box, EnvSpec
 from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.protocol import EnvGroup
 from srl.envs.registry import make_group, probe
@@ -144,8 +144,15 @@ class ActingPolicy:
         self.agent = policy.agent
         self._runner: PolicyRunner | None = None
         self._rows = 0
-        self._explore = False
         self._first = True
+        self._bounds: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(self.agent.action, Box):
+            shape = self.agent.action.shape
+            low, high = self.agent.action.low, self.agent.action.high
+            self._bounds = (
+                np.array(low, np.float32).reshape(shape),
+                np.array(high, np.float32).reshape(shape),
+            )
 
     def reset(self) -> None:
         """The next observation is the first of an episode."""
@@ -161,29 +168,33 @@ class ActingPolicy:
     ) -> Any:
         """The action for one observation, or actions for a batch of them (greedy unless `explore`).
 
-        In a batch, `is_first` may say which rows start an episode.
+        In a batch, `is_first` may say which rows start an episode. Real numbers are clipped to the
+        bounds of the action space, as in training.
         """
         tree = _as_tree(obs, self.agent.obs)
         batched = self._is_batched(tree)
         batch = tree_map(lambda leaf: leaf if batched else leaf[None], tree)
         rows = len(leaves(batch)[0])
-        if self._runner is None or rows != self._rows or explore != self._explore:
+        if self._runner is None or rows != self._rows:
             if self._remembers and not self._first and rows != self._rows:
                 raise SpecError(
                     f"act: expected {self._rows} observations as before, got {rows}. "
                     "Call reset() first: memory belongs to rows."
                 )
-            self._start(rows, explore)
+            self._start(rows)
+        assert self._runner is not None
+        self._runner.explore(float(explore))
         first = np.full(rows, self._first)
         if is_first is not None:
             first |= np.asarray(is_first, bool)
         mask = None if action_mask is None else np.asarray(action_mask, bool).reshape(rows, -1)
         if mask is None and self.agent.action_mask is not None:
             mask = np.ones((rows, *self.agent.action_mask.shape), bool)
-        assert self._runner is not None
         action = self._runner.act(
             _cast_leaves(batch, self.agent.obs), first, mask, np.ones(rows, bool)
         )
+        if self._bounds is not None:
+            action = np.clip(action, *self._bounds)
         self._first = False
         return action if batched else action[0]
 
@@ -193,9 +204,9 @@ class ActingPolicy:
         stacked = any(leaf.stack > 1 for leaf in leaves(self.agent.obs))
         return self.module.state_spec is not None or stacked
 
-    def _start(self, rows: int, explore: bool) -> None:
-        self._runner = PolicyRunner(self.module, rows, explore=float(explore), seed=0)
-        self._rows, self._explore, self._first = rows, explore, True
+    def _start(self, rows: int) -> None:
+        self._runner = PolicyRunner(self.module, rows, explore=0.0, seed=0)
+        self._rows, self._first = rows, True
 
     def _is_batched(self, tree: Tree) -> bool:
         found = set()

@@ -57,7 +57,7 @@ def check_env(config: EnvConfig) -> list[Finding]:
         findings.append(Finding("warning", "actions", far, RESCALE))
     try:
         findings += _play(group)
-        if isinstance(group, GymGroup):
+        if isinstance(group, GymGroup) and _can_be_drawn(group):
             for env in group._envs[:1]:
                 findings += _raw(env)
         findings.append(_exact(config, group))
@@ -93,7 +93,12 @@ def _random(agent: AgentSpec, step: EnvStep, random: np.random.Generator) -> np.
             picks = [[random.choice(np.flatnonzero(row)) for row in part] for part in parts]
             return np.array(picks).T
         case MultiBinary(n):
-            return random.integers(0, 2, (rows, n)).astype(np.int8)
+            drawn = random.integers(0, 2, (rows, n)).astype(np.int8)
+            if step.action_mask is None:
+                return drawn
+            # For each: whether it may be 0, and whether it may be 1.
+            pairs = step.action_mask.reshape(rows, n, 2)
+            return np.where(pairs.all(2), drawn, pairs[:, :, 1]).astype(np.int8)
         case Box(shape, low, high):
             # Unbounded sides are played near 0.
             least = np.clip(np.array(low, np.float64).reshape(shape), -10.0, None)
@@ -139,6 +144,13 @@ def _play(group: EnvGroup) -> Iterator[Finding]:
         )
 
 
+def _can_be_drawn(group: GymGroup) -> bool:
+    """Whether a space itself can draw allowed actions: it knows only masks of one choice."""
+    agent = next(iter(group.spec.agents.values()))
+    one_choice = isinstance(agent.action, Discrete) and not group._mask_in_obs
+    return one_choice or not agent.has_action_mask
+
+
 def _raw(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
     """What only the environment itself can show: types, bounds, and what its seed decides."""
     first, second = _rollout(env, seed=7), _rollout(env, seed=7)
@@ -166,8 +178,7 @@ def _rollout(env: gymnasium.Env[Any, Any], seed: int) -> list[tuple[Any, ...]]:
     played: list[tuple[Any, ...]] = [(_copied(obs),)]
     for _ in range(50):
         mask = info.get("action_mask")
-        usable = mask is not None and isinstance(env.action_space, gymnasium.spaces.Discrete)
-        action = env.action_space.sample(np.asarray(mask, np.int8) if usable else None)
+        action = env.action_space.sample(None if mask is None else np.asarray(mask, np.int8))
         obs, reward, terminated, truncated, info = env.step(action)
         played.append((_copied(obs), reward, terminated, truncated))
         if terminated or truncated:

@@ -82,6 +82,9 @@ class Team:
             step.reward.fill(0.0)
             for flag in (step.terminated, step.truncated, step.is_first, step.turn):
                 flag.fill(False)
+        for values in self._metrics.values():
+            # Known when an episode ends; agents that are done before that have none.
+            values.fill(np.nan)
 
     def begin_episode(self, index: int) -> None:
         """Empties the rows of one environment; whoever is in its new game is written after this."""
@@ -112,6 +115,10 @@ class Team:
                 value = info.get("action_mask")
             lane.obs.write(row, obs)
             if lane.masks is None:
+                if value is not None:
+                    raise BadObservation(
+                        "action_mask: expected none, because its first info had none, got one"
+                    )
                 return
             # Turn-based games show an empty mask to whoever is not on turn.
             lane.unmasked[row] = value is None or not np.any(value)

@@ -186,8 +186,8 @@ class ActorCritic(Policy):
         assert found is not None
         if len(found) == 2:
             log_std = self.action_head.log_std.grad
-            assert log_std is not None
-            log_std.copy_(found[1])
+            if log_std is not None:  # It is, where somebody has fixed the deviation.
+                log_std.copy_(found[1])
         if self.return_norm is not None:
             of_value = of_value * self.return_norm.std
         outputs = (found[0], of_value.unsqueeze(-1))
@@ -238,7 +238,8 @@ class ActorCritic(Policy):
     def _make_towers(self) -> list[Layers] | None:
         """The layers of actor and critic, where these are two MLPs over the same numbers."""
         actor, critic = self.encoder, self.value_encoder
-        if not isinstance(actor, Encoder) or not isinstance(critic, Encoder) or not actor.plain:
+        # (One that derives from it may do something else with what it sees.)
+        if type(actor) is not Encoder or type(critic) is not Encoder or not actor.plain:
             return None
         heads = (self.action_head.linear, self.value_head)
         return [

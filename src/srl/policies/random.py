@@ -63,7 +63,8 @@ class RandomPolicy(Policy):
 
     def _box(self, out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         low, high = self._low.to(out.device), self._high.to(out.device)
-        bounded = low.isfinite() & high.isfinite()
+        # (Bounds so far apart that their distance is no number are none.)
+        bounded = (high - low).isfinite()
         normal = torch.empty_like(out).normal_(generator=generator)
         span = torch.where(bounded, high - low, 0.0)
         start = torch.where(bounded, low, 0.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,7 +128,9 @@ class Group:
         self.ticks = 0
         if self._credit < 0:
             return False
-        self.envs.close()
+        # What is broken may not close well either.
+        with suppress(Exception):
+            self.envs.close()
         self.envs = self._make()
         self._background = self.envs if isinstance(self.envs, BackgroundGroup) else None
         self.started = False

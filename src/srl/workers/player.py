@@ -37,6 +37,10 @@ class PolicyRunner:
         self._first = np.zeros(rows, bool)
         self._stacks: list[int] = [leaf.stack for leaf in leaves(self._agent.obs)]
 
+    def explore(self, temperature: float) -> None:
+        """How far the next actions are from the most likely ones: 0 greedy, 1 as in training."""
+        self._explore.fill(temperature)
+
     def act(
         self, obs: Tree, is_first: np.ndarray, action_mask: np.ndarray | None, asks: np.ndarray
     ) -> np.ndarray:

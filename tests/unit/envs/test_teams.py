@@ -195,6 +195,47 @@ class Unmasked(ScriptedParallelEnv):
     has_action_mask = True
 
 
+class LateMasks(ScriptedParallelEnv):
+    """Gives masks from the first step on, and none at the reset."""
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        return *rest, {agent: {"action_mask": np.array([1, 0])} for agent in infos}
+
+
+def test_masks_that_were_not_declared_are_not_passed_over() -> None:
+    group = group_of(f"{__name__}:LateMasks", 1, TEAM)
+    group.reset(0)
+    with pytest.raises(EnvError, match=r"action_mask: expected none, because its first info"):
+        group.step({"team": np.zeros(3, np.int64)})
+
+
+class Counting(ScriptedParallelEnv):
+    """Reports the number of its episode."""
+
+    metrics = ("number",)
+
+    def step(self, actions):
+        *rest, infos = super().step(actions)
+        over = {"number": self._episode} if not self.agents else {}
+        return *rest, {agent: over for agent in infos}
+
+
+def test_metrics_are_those_of_the_episode_that_ended() -> None:
+    group = group_of(f"{__name__}:Counting", 1, TEAM)
+    step, found = group.reset(0)["team"], []
+    for _ in range(40):
+        number = float(step.metrics["number"][0])
+        ended = (step.terminated | step.truncated).any()
+        if ended and step.alive.sum() > (step.terminated | step.truncated).sum():
+            assert np.isnan(number), "others go on"
+        elif ended:
+            found.append(number)
+        step = group.step({"team": np.zeros(3, np.int64)})["team"]
+    assert len(found) > 3
+    assert found == list(range(len(found)))
+
+
 def test_who_is_to_act_must_have_a_mask() -> None:
     with pytest.raises(EnvError, match=r"action_mask: expected at least one allowed.*in reset"):
         group_of(f"{__name__}:Unmasked", 1, TEAM).reset(0)

@@ -291,6 +291,42 @@ def test_random_policy_stays_within_finite_bounds() -> None:
     assert not list(policy.parameters())
 
 
+def test_random_policy_with_bounds_that_are_none() -> None:
+    huge = torch.finfo(torch.float32).max
+    action = Box((1,), (-huge,), (huge,))
+    policy = RandomPolicy(AgentSpec(obs=VECTOR, action=action), RandomPolicy.Config())
+    found = act(policy, torch.zeros(100, 3), 100).action
+    assert found.isfinite().all()
+    assert float(found.min()) < 0 < float(found.max())
+
+
+class Doubled(Encoder):
+    """Sees twice of everything."""
+
+    def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        return super().forward({path: 2 * leaf for path, leaf in flat_obs.items()})
+
+
+class SeesTwice(ActorCritic):
+    def make_encoder(self) -> Doubled:
+        config = self.config
+        return Doubled(self.agent.obs, config.hidden_sizes, config.activation, 8)
+
+
+def test_an_encoder_that_derives_from_ours_is_asked() -> None:
+    agent = AgentSpec(obs=VECTOR, action=Discrete(3))
+    torch.manual_seed(0)
+    plain = ActorCritic(agent, ActorCriticConfig())
+    twice = SeesTwice(agent, ActorCriticConfig())
+    twice.load_state_dict(plain.state_dict())
+    plain.pack()
+    twice.pack()
+    obs = torch.randn(5, 3)
+    assert not twice.pulls
+    wanted = act(plain, 2 * obs, 5).extras["value"].clone()
+    torch.testing.assert_close(act(twice, obs, 5).extras["value"], wanted)
+
+
 def test_policies_are_found_by_name_and_path() -> None:
     assert find_policy("actor_critic") is ActorCritic
     assert find_policy("srl.policies.random:RandomPolicy") is RandomPolicy
