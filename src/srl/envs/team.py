@@ -117,7 +117,8 @@ class Team:
             if lane.masks is None:
                 if value is not None:
                     raise BadObservation(
-                        "action_mask: expected none, because its first info had none, got one"
+                        "action_mask: expected none, because its first info had none (a class that "
+                        "has them says has_action_mask = True), got one"
                     )
                 return
             # Turn-based games show an empty mask to whoever is not on turn.
