@@ -90,6 +90,7 @@ def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[Settings]:
     found: list[Settings] = [{"layout": name} for name in ("inline", "shared", "serial")]
     found += [{"actor.count": count} for count in sorted({1, cores, 2 * cores})]
     found += [{"actor.groups": groups} for groups in (1, 2)]
+    found += [{"inference.count": count} for count in (1, cores)]
     threads = ["trainer.threads", *(["env.threads"] if pool else []), "inference.threads"]
     found += [{key: count} for key in threads for count in (1, cores)]
     for change in found:

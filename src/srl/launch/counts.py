@@ -28,6 +28,8 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
         )
     serial = experiment.layout == "serial"
     policies = experiment.inference.count or _policy_workers(experiment, count, cores, device)
+    if experiment.layout in ("serial", "inline"):
+        policies = 1
     changed: dict[str, Any] = {
         "actor": dataclasses.replace(actor, count=count, groups=groups),
         "trainer": dataclasses.replace(
@@ -35,7 +37,7 @@ def settle_counts(experiment: Experiment, cores: int, device: str) -> Experiment
             count=1 if serial else experiment.trainer.count,
             threads=experiment.trainer.threads or _trainer_threads(experiment, cores, device),
         ),
-        "inference": dataclasses.replace(experiment.inference, count=1 if serial else policies),
+        "inference": dataclasses.replace(experiment.inference, count=policies),
     }
     env = experiment.env
     if not env.threads and pool_threads(env) == 0 and experiment.layout != "remote":
@@ -76,9 +78,8 @@ def _groups(layout: str, actors: int, cores: int) -> int:
 def _policy_workers(experiment: Experiment, actors: int, cores: int, device: str) -> int:
     """One answers many at once. But where each of two cores has an actor, both may wait for it at
     once: with one for each, an actor's core is used by who answers it."""
-    if experiment.layout != "shared" or (experiment.inference.device or device) != "cpu":
-        return 1
-    return 2 if cores == 2 and actors >= 2 else 1
+    on_cpu = (experiment.inference.device or device) == "cpu"
+    return 2 if experiment.layout == "shared" and on_cpu and cores == 2 and actors >= 2 else 1
 
 
 def _environments_are_most(experiment: Experiment) -> bool:

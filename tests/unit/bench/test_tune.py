@@ -110,6 +110,20 @@ def test_threads_of_environments_follow_the_actors() -> None:
     assert all("env.threads" not in attempt.settings for attempt in kept.attempts)
 
 
+def test_policy_workers_are_counted_where_they_are_apart() -> None:
+    tried: list[Experiment] = []
+
+    def more_is_better(experiment: Experiment) -> float:
+        tried.append(experiment)
+        return speed(experiment) + experiment.inference.count
+
+    searched(more_is_better, fixed={"layout": "shared"})
+    assert max(experiment.inference.count for experiment in tried) == CORES
+    tried.clear()
+    searched(more_is_better, fixed={"layout": "inline"})
+    assert {experiment.inference.count for experiment in tried} == {1}
+
+
 def test_what_the_user_has_decided_is_kept() -> None:
     found = searched(fixed={"layout": "serial"})
     assert all("layout" not in attempt.settings for attempt in found.attempts)

@@ -71,6 +71,7 @@ def test_each_of_two_cores_with_an_actor_has_a_policy_worker_where_they_are_apar
     assert policy_workers(cheetah, **{"inference.device": "cuda:1"}) == 1
     assert policy_workers(cheetah, layout="remote") == 1
     assert policy_workers("envpool:Pong-v5") == 1
+    assert policy_workers(cheetah, layout="inline", **{"inference.count": 3}) == 1
 
 
 def test_what_is_chosen_stays() -> None:
