@@ -212,6 +212,17 @@ class MaskRows:
             )
         self._rows[row] = value
 
+    def write_all(self, values: Any, unasked: np.ndarray) -> bool:
+        """Copies the masks of all rows at once; nobody acts on rows that are `unasked`. False if
+        they do not fit, or one allows nothing: to be found out row by row."""
+        if not isinstance(values, np.ndarray) or values.shape != self._rows.shape:
+            return False
+        if values.dtype.kind not in "biu":
+            return False
+        np.not_equal(values, 0, out=self._rows)
+        self._rows[unasked] = True
+        return all_true(np.logical_or.reduceat(self._rows, self._starts, axis=1))
+
     def allow_all(self, row: int) -> None:
         """For an observation that nobody acts on."""
         self._rows[row] = True

@@ -196,6 +196,8 @@ class VectorGroup:
     def _write_masks(self, masks: MaskRows, values: Any) -> None:
         if values is None:
             raise BadObservation(NO_MASK)
+        if masks.write_all(values, self._final):
+            return
         for index, value in enumerate(values):
             if self._final[index]:
                 masks.allow_all(index)
