@@ -155,9 +155,11 @@ def main() -> None:
     while True:
         result = algorithm.train()
         found = result.get("env_runners", {})
-        if "episode_return_mean" in found:
-            meter.returns.last = [found["episode_return_mean"]]
-            meter.returns.episodes = int(found.get("num_episodes_lifetime", 0))
+        # Its mean is of the episodes that ended in this iteration, however wide it is to be.
+        mean = found.get("episode_return_mean", np.nan)
+        ended = int(found.get("num_episodes_lifetime", 0)) - meter.returns.episodes
+        for _ in range(ended if np.isfinite(mean) else 0):
+            meter.returns.append(mean)
         env_steps = trained(result, options)
         if env_steps > last and meter.update(env_steps):
             leave()
