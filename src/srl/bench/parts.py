@@ -27,6 +27,7 @@ from srl.policies.protocol import Policy
 from srl.resolve import resolve
 from srl.settings import convert
 from srl.workers.actor import ActorConfig
+from srl.workers.configs import InferenceConfig
 from srl.workers.policy import infer
 from srl.workers.wiring import PolicyPlan
 
@@ -148,6 +149,7 @@ class Parts:
         alone = dataclasses.replace(
             experiment,
             actor=ActorConfig(envs=num_envs, count=1, groups=1),
+            inference=InferenceConfig(count=1),
             layout="serial",
             dataflow="",
         )

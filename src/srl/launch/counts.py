@@ -1,4 +1,4 @@
-"""How many actors, groups, policy workers and threads suit a machine, where the user leaves it open.
+"""How many actors, groups, policy workers and threads suit a machine, where they are left open.
 
 Decided from names and settings, before anything runs, so that the same experiment runs in the same
 way every time. `srl tune` measures instead.

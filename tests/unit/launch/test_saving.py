@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,11 +94,11 @@ def test_where_a_checkpoint_is_written_is_never_half_said(
 ) -> None:
     say_where(tmp_path, "/one")
 
-    def torn(path: Path, text: str) -> None:
-        path.open("w").close()
+    def die(fd: int, mode: str) -> None:
+        os.write(fd, b"/t")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "write_text", torn)
+    monkeypatch.setattr(os, "fdopen", die)
     with pytest.raises(KeyboardInterrupt):
         say_where(tmp_path, "/two")
     assert checkpoint_path(tmp_path).read_text() == "/one"
