@@ -25,14 +25,15 @@ SMALL: dict[str, Any] = {
 TAG = "pettingzoo:mpe2.simple_tag_v3"
 
 
-@pytest.mark.parametrize("layout", ["serial", "inline"])
+@pytest.mark.parametrize(("layout", "steps"), [("serial", 2_000), ("inline", 6_000)])
 def test_an_evaluator_plays_fixed_weights_beside_training(
-    layout: Any, tmp_path: Path, shm: Path
+    layout: Any, steps: int, tmp_path: Path, shm: Path
 ) -> None:
+    # (Returns of a pendulum are never twice the same, as those of a pole that stands are.)
     run = train(
-        "CartPole-v1",
+        "Pendulum-v1",
         layout=layout,
-        steps=6_000,
+        steps=steps,
         set={
             **SMALL,
             "evaluator.count": 1,
@@ -46,7 +47,7 @@ def test_an_evaluator_plays_fixed_weights_beside_training(
         line["eval_return_mean"] for line in read_metrics(run.path) if "eval_return_mean" in line
     }
     assert len(evaluated) > 1, "expected several evaluations, of different weights"
-    assert all(1 <= value <= 500 for value in evaluated)
+    assert all(-2000 <= value <= 0 for value in evaluated)
     assert run.summary.eval_return_mean in evaluated
     assert "evaluator" in run.summary.workers
     # The best checkpoint is the one that evaluation liked best.
