@@ -154,9 +154,8 @@ class InferenceClient:
         ]
         for lane in range(spec.lanes_per_client):
             self._status[lane] = IDLE
-        first_choice = client % len(spec.servers)
-        numbers = range(len(spec.servers))
-        self._choices = [*numbers[first_choice:], *numbers[:first_choice]]
+        count = len(spec.servers)
+        self._choices = [(client + number) % count for number in range(count)]
         memory.open_clients[client] = 1
 
     def request(self, lane: int) -> InferenceRequest:

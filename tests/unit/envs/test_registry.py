@@ -11,8 +11,9 @@ import pytest
 from gymnasium import spaces
 from playing import group_of, play
 
-from srl.data.spec import AgentSpec, ArraySpec, Box, EnvSpec, out_of_reach
-from srl.envs.check import check_env
+from srl.data.spec import AgentSpec, ArraySpec, Box, EnvSpec, MultiBinary, out_of_reach
+from srl.envs.buffers import blank_step
+from srl.envs.check import _random, check_env
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import list_envs, probe
 from srl.errors import ConfigError, EnvError, MissingDependency
@@ -150,6 +151,16 @@ def test_bounds_that_a_new_policy_does_not_reach_are_named(
     spec = EnvSpec(agents={"agent": AgentSpec(obs=ArraySpec(shape=(2,)), action=action)})
     assert far in out_of_reach(spec)
     assert bool(far) == bool(out_of_reach(spec))
+
+
+def test_random_switches_are_those_that_are_allowed() -> None:
+    agent = AgentSpec(obs=ArraySpec(), action=MultiBinary(3), has_action_mask=True)
+    step = blank_step(agent, np.zeros(50, np.float32), rows=50, envs=50)
+    # Off only, on only, and both.
+    step.action_mask[:] = [True, False, False, True, True, True]
+    drawn = _random(agent, step, np.random.default_rng(0))
+    assert (drawn[:, :2] == [0, 1]).all()
+    assert set(drawn[:, 2].tolist()) == {0, 1}
 
 
 def test_cue_recall_needs_memory() -> None:

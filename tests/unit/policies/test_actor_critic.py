@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from srl.algorithms.adam import Adam
 from srl.data.spec import (
     ActionSpec,
     AgentSpec,
@@ -298,6 +299,20 @@ def test_random_policy_with_bounds_that_are_none() -> None:
     found = act(policy, torch.zeros(100, 3), 100).action
     assert found.isfinite().all()
     assert float(found.min()) < 0 < float(found.max())
+
+
+def test_a_deviation_that_is_fixed_stays() -> None:
+    policy = ActorCritic(
+        AgentSpec(obs=VECTOR, action=Box((2,), (-1,) * 2, (1,) * 2)), ActorCriticConfig()
+    )
+    policy.action_head.log_std.requires_grad_(False)
+    Adam(policy.parameters(), lr=1e-3)
+    assert policy.pulls
+    with torch.no_grad():
+        pushed = policy.push(torch.randn(4, 3), None)
+        policy.pull(pushed, torch.zeros(4, 2), torch.ones(4), 0.1, torch.ones(4))
+    assert policy.action_head.log_std.grad is None
+    assert float(policy.action_head.linear.weight.grad.abs().sum()) > 0
 
 
 class Doubled(Encoder):
