@@ -145,6 +145,8 @@ def _record(
         "points": thinned(points),
         "tail": [] if solved else tail[-3:],
         "command": command_text(command),
+        "machine": machine(),
+        "commit": commit(),
     }
 
 
@@ -215,8 +217,7 @@ def main() -> int:
     lines = [
         f"# Seconds to solve {options.task} (mean of 100 episodes >= {THRESHOLDS[options.task]:g})",
         "",
-        f"- machine: {machine()}",
-        f"- commit: {commit()}",
+        f"- the last run (each record says its own): {machine()}, commit {commit()}",
         f"- command: `python benchmarks/compare/solve.py {shlex.join(sys.argv[1:])}`",
         "",
         *table(records),
