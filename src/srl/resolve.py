@@ -46,7 +46,7 @@ def path_of(thing: Any) -> str:
         if file is None:
             raise ConfigError(
                 f"{name}: expected something that worker processes can import, got one defined in "
-                "a notebook or prompt. Save it in a .py file and import it, or use layout='serial'."
+                "a notebook or prompt. Save it in a .py file and import it."
             )
         return f"{Path(file).resolve()}:{name}"
     source = getattr(sys.modules[module], "__srl_file__", None)

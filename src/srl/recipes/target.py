@@ -114,7 +114,9 @@ def _own_recipe(path: str) -> Experiment | None:
     found = resolve(path)
     if isinstance(found, Experiment):
         return found
-    if getattr(found, "__annotations__", {}).get("return") in (Experiment, "Experiment"):
+    returns = getattr(found, "__annotations__", {}).get("return")
+    # With `from __future__ import annotations` it is what stands there: `srl.Experiment`, say.
+    if returns is Experiment or str(returns).rpartition(".")[2] == "Experiment":
         made: Experiment = found()
         return made
     return None

@@ -204,5 +204,13 @@ def test_experiments_classes_and_own_recipes_are_targets(tmp_path):
         "def mine() -> Experiment:\n    return cartpole()\n"
     )
     assert find_experiment(f"{file}:mine").name == "cartpole"
+    later = tmp_path / "later.py"
+    later.write_text(
+        "from __future__ import annotations\n"
+        "import srl\n"
+        "from srl.recipes.classic import cartpole\n"
+        "def mine() -> srl.Experiment:\n    return cartpole()\n"
+    )
+    assert find_experiment(f"{later}:mine").name == "cartpole"
     with pytest.raises(srl.errors.ConfigError, match="got int"):
         find_experiment(3)
