@@ -239,9 +239,10 @@ class Graph:
 
 
 def assign_agents(
-    policies: Mapping[str, PolicyConfig], agents: list[str]
+    policies: Mapping[str, PolicyConfig], agents: list[str], *, idle: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """Each policy's agents, by the first pattern that matches."""
+    """Each policy's agents, by the first pattern that matches; `idle` leaves policies without any
+    out, which is an error otherwise."""
     assigned: dict[str, list[str]] = {name: [] for name in policies}
     for agent in agents:
         for name, policy in policies.items():
@@ -255,12 +256,12 @@ def assign_agents(
                 f"(patterns: {patterns}). Add a pattern that matches it."
             )
     for name, found in assigned.items():
-        if not found:
+        if not found and not idle:
             raise ConfigError(
                 f"policies.{name}: expected at least one agent, got none; the agents are "
                 f"{', '.join(agents)}. Change its patterns or remove it."
             )
-    return {name: tuple(found) for name, found in assigned.items()}
+    return {name: tuple(found) for name, found in assigned.items() if found}
 
 
 def build_graph(experiment: Experiment) -> Graph:

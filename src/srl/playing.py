@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from srl.data.spec import ArraySpec, Box, EnvSpec
+from srl.data.spec import ArraySpec, EnvSpec
 from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.protocol import EnvGroup
-from srl.envs.registry import make_group, probe
+from srl.envs.registry import make_group, probe, probe_spaces
+from srl.envs.spaces import ActionAdapter, AgentSpaces, obs_starts
 from srl.errors import ConfigError, SpecError
 from srl.experiment import Experiment, PolicyConfig, assign_agents
 from srl.launch.plan import plan_policies
@@ -128,16 +129,19 @@ def acting_policy(
 ) -> ActingPolicy:
     """One policy of a run, to be asked for actions."""
     spec = probe(experiment.env)
-    return ActingPolicy(_load(f"{path}@{checkpoint}:{name}", name, spec, experiment), name)
+    agent = assign_agents(experiment.policies, list(spec.agents))[name][0]
+    policy = _load(f"{path}@{checkpoint}:{name}", name, spec, experiment)
+    return ActingPolicy(policy, name, probe_spaces(experiment.env)[agent])
 
 
 class ActingPolicy:
     """A trained policy that acts on what you show it, and remembers what it has seen.
 
-    Frame stacks and memory are kept from call to call; `reset()` starts a new episode.
+    Frame stacks and memory are kept from call to call; `reset()` starts a new episode. It takes and
+    returns what the environment's own spaces contain.
     """
 
-    def __init__(self, policy: Policy, name: str) -> None:
+    def __init__(self, policy: Policy, name: str, spaces: AgentSpaces) -> None:
         self.module = policy
         """The torch module."""
         self.name = name
@@ -145,14 +149,8 @@ class ActingPolicy:
         self._runner: PolicyRunner | None = None
         self._rows = 0
         self._first = True
-        self._bounds: tuple[np.ndarray, np.ndarray] | None = None
-        if isinstance(self.agent.action, Box):
-            shape = self.agent.action.shape
-            low, high = self.agent.action.low, self.agent.action.high
-            self._bounds = (
-                np.array(low, np.float32).reshape(shape),
-                np.array(high, np.float32).reshape(shape),
-            )
+        self._starts = obs_starts(spaces.observation)
+        self._actions = ActionAdapter(spaces.action)
 
     def reset(self) -> None:
         """The next observation is the first of an episode."""
@@ -191,12 +189,11 @@ class ActingPolicy:
         if mask is None and self.agent.action_mask is not None:
             mask = np.ones((rows, *self.agent.action_mask.shape), bool)
         action = self._runner.act(
-            _cast_leaves(batch, self.agent.obs), first, mask, np.ones(rows, bool)
+            _cast_leaves(batch, self.agent.obs, self._starts), first, mask, np.ones(rows, bool)
         )
-        if self._bounds is not None:
-            action = np.clip(action, *self._bounds)
         self._first = False
-        return action if batched else action[0]
+        chosen = self._actions.batch(action)
+        return chosen if batched else chosen[0]
 
     @property
     def _remembers(self) -> bool:
@@ -237,10 +234,12 @@ def _as_tree(obs: Any, spec: Tree) -> Tree:
     return {key: _as_tree(obs[key], spec[key]) for key in spec}
 
 
-def _cast_leaves(tree: Tree, spec: Tree) -> Tree:
+def _cast_leaves(tree: Tree, spec: Tree, starts: Tree) -> Tree:
+    """Observations as they are stored: in the declared dtype, categories counted from 0."""
     if isinstance(spec, ArraySpec):
-        return np.asarray(tree).astype(spec.dtype, copy=False)
-    return {key: _cast_leaves(tree[key], spec[key]) for key in spec}
+        counted = tree - starts if starts.any() else tree
+        return np.asarray(counted).astype(spec.dtype, copy=False)
+    return {key: _cast_leaves(tree[key], spec[key], starts[key]) for key in spec}
 
 
 # -- who plays -------------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ def _cast(
                 )
             # An agent gets a policy of its own, before the pattern that it would fall under.
             roles = {name: PolicyConfig(agents=(name,)), **roles}
-    lanes = _assign(roles, spec)
+    lanes = assign_agents(roles, list(spec.agents), idle=True)
     policies = {
         name: _load(
             replaced.get(name, f"{path}@{checkpoint}:{name}"), name, spec, experiment, agents[0]
@@ -276,22 +275,6 @@ def _cast(
         for name, agents in lanes.items()
     }
     return _Cast(policies, lanes)
-
-
-def _assign(roles: dict[str, PolicyConfig], spec: EnvSpec) -> dict[str, tuple[str, ...]]:
-    """Each role's agents; roles whose agents all went to others are out."""
-    while True:
-        try:
-            return assign_agents(roles, list(spec.agents))
-        except ConfigError:
-            # `assign_agents` refuses idle policies, which is right for training.
-            for name in reversed(roles):
-                fewer = {key: role for key, role in roles.items() if key != name}
-                try:
-                    return assign_agents(fewer, list(spec.agents))
-                except ConfigError:
-                    continue
-            raise
 
 
 def _load(source: str, role: str, spec: EnvSpec, experiment: Experiment, agent: str = "") -> Policy:

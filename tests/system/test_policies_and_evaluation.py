@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from srl.envs.protocol import EnvConfig
 from srl.experiment import Experiment, PolicyConfig
 from srl.launch.run_dir import find_checkpoint
-from srl.run import Run, train
+from srl.run import Run, resume, train
 from srl.services.checkpoints import read_weights
 from srl.services.metrics import read_metrics
 
@@ -78,6 +79,17 @@ def test_a_frozen_policy_keeps_the_weights_of_its_source(tmp_path: Path) -> None
     moved = weights(second, "adversary")
     assert any(not np.array_equal(weights(first, "adversary")[name], moved[name]) for name in moved)
     assert set(second.evaluate(episodes=2).returns) == {"adversary", "runner"}
+
+
+def test_a_resumed_run_needs_its_source_no_more(tmp_path: Path) -> None:
+    first = tag(tmp_path / "first")
+    second = tag(tmp_path / "second", mode="frozen", source=str(first.path))
+    before = weights(second, "runner")
+    shutil.rmtree(first.path)
+    again = resume(second.path, set={"steps": 800}, quiet=True)
+    assert again.summary.env_steps >= 800
+    after = weights(again, "runner")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_trainers_of_several_policies_are_one_kind_to_the_report(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import yaml
 from harness import SMALL, Training, checkpoints, read_summary
 
 from srl.cli import main
+from srl.errors import RunError
+from srl.launch.run_dir import RunDir
 from srl.services.metrics import read_metrics
 
 pytestmark = pytest.mark.runs
@@ -27,6 +29,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = ["train", "CartPole-v1", "--run-dir", str(run_dir), "--steps", "3000", "--quiet"]
     assert main([*start, "--layout", "shared", *SMALL]) == 0
     return run_dir
+
+
+def test_a_run_that_trains_is_not_replaced(tmp_path: Path) -> None:
+    running = RunDir(tmp_path / "run")
+    with running.locked():
+        (running.path / "config.yaml").write_text("{}")
+        with pytest.raises(RunError, match="another process is training here"):
+            RunDir(running.path).clear()
+        assert (running.path / "config.yaml").exists()
+    RunDir(running.path).clear()
+    assert not running.path.exists()
 
 
 def test_a_run_directory_holds_what_is_promised(finished: Path) -> None:

@@ -74,7 +74,7 @@ class DiscardWorker(Worker):
 def without_training(graph: Graph) -> Graph:
     """The same graph with nobody learning, and no bound on policy age."""
     workers = {
-        name: dataclasses.replace(group, kind="srl.bench.discard:DiscardWorker")
+        name: dataclasses.replace(group, kind="srl.bench.discard:DiscardWorker", count=1)
         if group.trains
         else group
         for name, group in graph.workers.items()

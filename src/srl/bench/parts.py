@@ -150,6 +150,7 @@ class Parts:
             experiment,
             actor=ActorConfig(envs=num_envs, count=1, groups=1),
             inference=InferenceConfig(count=1),
+            trainer=dataclasses.replace(experiment.trainer, count=1),
             layout="serial",
             dataflow="",
         )

@@ -8,6 +8,7 @@ else that changes what is learned stays as it is.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any
 from srl.errors import ConfigError, RunError
 from srl.experiment import Experiment
 from srl.overrides import override
+from srl.settings import show
 
 BETTER = 1.03
 """A change is kept if it is at least so many times as fast: less than that is noise."""
@@ -189,7 +191,11 @@ def _measured(
 def shown(settings: Settings) -> str:
     """Settings as they are given on the command line."""
     words = [f"--layout {settings['layout']}"] if "layout" in settings else []
-    words += [f"--set {key}={value}" for key, value in settings.items() if key != "layout"]
+    words += [
+        f"--set {shlex.quote(f'{key}={show(value)}')}"
+        for key, value in settings.items()
+        if key != "layout"
+    ]
     return " ".join(words) or "as it is"
 
 

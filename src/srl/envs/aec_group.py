@@ -17,7 +17,7 @@ from srl.data.tree import Tree
 from srl.envs.buffers import env_error
 from srl.envs.gym_group import env_raised, picture_of
 from srl.envs.protocol import Lanes, OnCall
-from srl.envs.team import Team, may_have_masks, team_spec
+from srl.envs.team import Team, may_have_masks, team_spaces, team_spec
 from srl.errors import EnvError
 
 
@@ -41,6 +41,7 @@ class AecGroup:
             self._call(0, "reset", lambda: envs[0].reset(seed=0))
             infos = dict(envs[0].infos)
         self.spec = team_spec(envs[0], first_infos=infos, turn_based=True)
+        self.spaces = team_spaces(envs[0])
         self._team = Team(envs[0], self.spec, lanes, self.num_envs)
         self.lanes = self._team.lanes
         self._names = {str(agent): agent for agent in envs[0].possible_agents}

@@ -32,7 +32,7 @@ from srl.envs.buffers import (
     step_state,
 )
 from srl.envs.protocol import Lanes, OnCall
-from srl.envs.spaces import ActionAdapter, agent_spec, split_mask
+from srl.envs.spaces import ActionAdapter, AgentSpaces, agent_spec, split_mask
 from srl.errors import EnvError
 
 AGENT = "agent"
@@ -76,6 +76,7 @@ class GymGroup:
         if not self._mask_in_obs and self._info_has_mask(agent.action):
             agent = AgentSpec(obs=agent.obs, action=agent.action, has_action_mask=True)
         self.spec = EnvSpec(agents={AGENT: agent}, metrics=self._metrics)
+        self.spaces = {AGENT: AgentSpaces(seen, first.action_space)}
         self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
         self._lane = next(iter(self.lanes))
         self._obs = ObsBuffer(seen, self.num_envs)

@@ -16,6 +16,7 @@ import numpy as np
 from srl.data.records import EnvStep
 from srl.data.spec import EnvSpec
 from srl.data.tree import Tree
+from srl.envs.spaces import AgentSpaces
 from srl.errors import ConfigError
 
 Lanes = Mapping[str, tuple[str, ...]]
@@ -69,6 +70,8 @@ class EnvGroup(Protocol):
     """Environments that an actor steps together. Rows of a lane are env-major: [envs, agents]."""
 
     spec: EnvSpec
+    spaces: dict[str, AgentSpaces]
+    """By agent."""
     num_envs: int
     lanes: Lanes
 

@@ -18,6 +18,7 @@ from srl.envs import making
 from srl.envs.lanes import check_lanes
 from srl.envs.limits import time_limit
 from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
+from srl.envs.spaces import AgentSpaces
 from srl.errors import ConfigError
 
 VECTOR_FROM = 8
@@ -52,14 +53,22 @@ def make_group(
 
 def probe(config: EnvConfig) -> EnvSpec:
     """What an environment declares: makes one, reads its spec, closes it."""
+    return _made_once(config).spec
+
+
+def probe_spaces(config: EnvConfig) -> dict[str, AgentSpaces]:
+    """The spaces of an environment's agents."""
+    return _made_once(config).spaces
+
+
+def _made_once(config: EnvConfig) -> EnvGroup:
+    """A group that is closed already."""
     with time_limit(config):
         group = _build(
             config, num_envs=1, lanes=None, on_call=lambda call, index: None, render=False
         )
-    try:
-        return group.spec
-    finally:
-        group.close()
+    group.close()
+    return group
 
 
 def list_envs() -> list[str]:

@@ -7,7 +7,7 @@ at 0 is stored from 0.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -67,6 +67,13 @@ def children(space: spaces.Dict | spaces.Tuple) -> list[tuple[str, spaces.Space[
     return [(str(index), child) for index, child in enumerate(space.spaces)]
 
 
+def obs_starts(space: spaces.Space[Any]) -> Tree:
+    """What the categories of an observation begin with, 0 elsewhere; a tree as of `obs_spec`."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return {key: obs_starts(child) for key, child in children(space)}
+    return np.asarray(getattr(space, "start", 0))
+
+
 def action_spec(space: spaces.Space[Any], *, name: str = "action") -> ActionSpec:
     """The ActionSpec that an action space declares."""
     match space:
@@ -86,6 +93,14 @@ def action_spec(space: spaces.Space[Any], *, name: str = "action") -> ActionSpec
         f"{name}: expected Box, Discrete, MultiDiscrete or MultiBinary, got "
         f"{type(space).__name__}. Flatten it in a wrapper (for example into a MultiDiscrete)."
     )
+
+
+class AgentSpaces(NamedTuple):
+    """What an agent sees and does, as its environment declares it."""
+
+    observation: spaces.Space[Any]
+    """Without a mask that comes with it."""
+    action: spaces.Space[Any]
 
 
 def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], bool]:

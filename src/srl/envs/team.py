@@ -25,7 +25,7 @@ from srl.envs.buffers import (
 )
 from srl.envs.gym_group import declared_metrics
 from srl.envs.protocol import Lanes
-from srl.envs.spaces import ActionAdapter, agent_spec, obs_spec, split_mask
+from srl.envs.spaces import ActionAdapter, AgentSpaces, agent_spec, obs_spec, split_mask
 from srl.errors import EnvError
 
 
@@ -253,6 +253,16 @@ def team_spec(env: Any, *, first_infos: Mapping[Any, Any] | None, turn_based: bo
         metrics=declared_metrics(getattr(env, "metrics", ())),
         turn_based=turn_based,
     )
+
+
+def team_spaces(env: Any) -> dict[str, AgentSpaces]:
+    """The spaces of a PettingZoo environment's agents."""
+    return {
+        str(agent): AgentSpaces(
+            split_mask(env.observation_space(agent))[0], env.action_space(agent)
+        )
+        for agent in env.possible_agents
+    }
 
 
 def may_have_masks(env: Any) -> bool:

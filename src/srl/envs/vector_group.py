@@ -32,7 +32,7 @@ from srl.envs.buffers import (
 )
 from srl.envs.gym_group import AGENT, declared_metrics, env_raised
 from srl.envs.protocol import Lanes, OnCall
-from srl.envs.spaces import ActionAdapter, agent_spec, split_mask
+from srl.envs.spaces import ActionAdapter, AgentSpaces, agent_spec, split_mask
 from srl.errors import ConfigError, EnvError
 
 
@@ -77,6 +77,7 @@ class VectorGroup:
         self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
         self._lane = next(iter(self.lanes))
         seen, self._mask_in_obs = split_mask(observation)
+        self.spaces = {AGENT: AgentSpaces(seen, action)}
         self._obs = ObsBuffer(seen, num_envs)
         self._actions = ActionAdapter(action)
         self._step = blank_step(

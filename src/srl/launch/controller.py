@@ -104,6 +104,8 @@ class Controller:
         """Seconds from the beginning to the end of the first update."""
         self._steady: tuple[float, list[WorkerTimes], tuple[int, int] | None] | None = None
         """When the first batch had been learned from, and the times up to then."""
+        self._watched: tuple[float, list[WorkerTimes]] | None = None
+        """When this run was first looked at, and the times up to then: those before a resume."""
         self.checkpoint_number = 0
         self.last_checkpoint: Checkpoint | None = None
 
@@ -133,6 +135,8 @@ class Controller:
 
     def _look(self) -> None:
         now = time.monotonic()
+        if self._watched is None:
+            self._watched = (now, self.times())
         self._note_first_update(now)
         if self._steady is None and self._first_update is not None:
             self._steady = (now, self.times(), _cores_clock())
@@ -306,11 +310,13 @@ class Controller:
                 ending = Ending("failed", str(error))
         scored = any(found.manifest.score is not None for found in self.store.list())
         best = self.store.find("best").number if scored else None
+        begun, before = self._watched or (self._started, [])
         summary = summarise(
             ending.status,
             {**self.collector.snapshot(), **self._accounts()},
-            self.times(),
+            since(self.times(), before),
             self.diagnose(),
+            observed_seconds=now - begun,
             reason=ending.reason if ending.status != "failed" else "",
             error=ending.reason if ending.status == "failed" else None,
             name=self.experiment.name,

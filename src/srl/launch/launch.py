@@ -36,7 +36,7 @@ from srl.launch.plan import (
 )
 from srl.launch.planning import Draft
 from srl.launch.processes import ProcessRun
-from srl.launch.run_dir import RunDir, weights_of
+from srl.launch.run_dir import RunDir
 from srl.launch.serial import SerialRun
 from srl.launch.signals import Interrupted, StopSignals
 from srl.policies.registry import POLICIES
@@ -163,7 +163,7 @@ class _Launch:
         spec = probe(self.experiment.env)
         versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
         weights = {
-            name: str(weights_of(policy.source, policy.source_policy or name))
+            name: str(self.directory.keep_source(policy.source, policy.source_policy, name))
             for name, policy in self.experiment.policies.items()
             if policy.source
         }

@@ -76,16 +76,27 @@ class RunDir:
             os.close(fd)
 
     def clear(self) -> None:
-        """Removes a run, for `--fresh`; refuses a folder that is not one."""
+        """Removes a run, for `--fresh`; refuses a folder that is not one, or a run that trains."""
         if not self.path.exists():
             return
         # A run that failed before it was written down left no more than these.
-        own = {".lock", self.logs.name, self.checkpoints.name}
+        own = {".lock", "sources", self.logs.name, self.checkpoints.name}
         if not self.exists and {entry.name for entry in self.path.iterdir()} - own:
             raise ConfigError(
                 f"{self.path}: expected a run to replace, got a folder of other things."
             )
-        shutil.rmtree(self.path)
+        with self.locked():
+            shutil.rmtree(self.path)
+
+    def keep_source(self, source: str, policy: str, name: str) -> Path:
+        """The file of the weights that the policy `name` starts with or keeps: a copy, because the
+        run they are from may go on, drop that checkpoint, or be removed."""
+        kept = self.path / "sources" / f"{name}.safetensors"
+        if not kept.exists():
+            content = weights_of(source, policy or name).read_bytes()
+            kept.parent.mkdir(exist_ok=True)
+            write_whole(kept, content, to_disk=True)
+        return kept.resolve()
 
     def write_config(self, experiment: Experiment) -> None:
         """Writes the resolved settings, in one move."""

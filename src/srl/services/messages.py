@@ -52,6 +52,8 @@ class Evaluation(msgspec.Struct, tag="evaluation", frozen=True):
     worker: str
     policy: str
     policy_version: Version
+    played: Version
+    """The sum of the versions of all who played: it grows when anybody's does."""
     returns: list[float]
     lengths: list[Count]
 

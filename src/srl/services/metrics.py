@@ -62,6 +62,7 @@ class _PolicyRecord:
         self.train: dict[str, float] = {}
         self.totals: dict[str, Value] = {}
         self.eval_version = -1
+        self.eval_played = -1
         self.eval_returns: list[float] = []
         self.eval_lengths: list[int] = []
 
@@ -87,11 +88,13 @@ class _PolicyRecord:
         self.train.update(message.metrics)
 
     def add_evaluation(self, message: Evaluation) -> None:
-        if message.policy_version < self.eval_version:
+        if message.played < self.eval_played:
             return
-        if message.policy_version > self.eval_version:
-            # Several evaluators share one version's episodes; a newer version starts afresh.
-            self.eval_version, self.eval_returns, self.eval_lengths = message.policy_version, [], []
+        if message.played > self.eval_played:
+            # Several evaluators share what the same versions play; a newer one starts afresh, also
+            # for those who play against it.
+            self.eval_played, self.eval_returns, self.eval_lengths = message.played, [], []
+        self.eval_version = message.policy_version
         self.eval_returns.extend(message.returns)
         self.eval_lengths.extend(message.lengths)
 
@@ -117,7 +120,12 @@ class _PolicyRecord:
             "episodes": self.episodes,
             "train": dict(self.train),
             "totals": dict(self.totals),
-            "eval": [self.eval_version, list(self.eval_returns), list(self.eval_lengths)],
+            "eval": {
+                "version": self.eval_version,
+                "played": self.eval_played,
+                "returns": list(self.eval_returns),
+                "lengths": list(self.eval_lengths),
+            },
         }
 
     @classmethod
@@ -128,9 +136,9 @@ class _PolicyRecord:
         record.metrics = {k: deque(v, maxlen=window) for k, v in state["metrics"].items()}
         record.episodes = state["episodes"]
         record.train, record.totals = dict(state["train"]), dict(state["totals"])
-        version, returns, lengths = state["eval"]
-        record.eval_version = version
-        record.eval_returns, record.eval_lengths = list(returns), list(lengths)
+        kept = state["eval"]
+        record.eval_version, record.eval_played = kept["version"], kept["played"]
+        record.eval_returns, record.eval_lengths = list(kept["returns"]), list(kept["lengths"])
         return record
 
 

@@ -153,16 +153,18 @@ def _draw(panel: Axes, curve: _Curve, colour: str) -> None:
         panel.plot(steps, values, color=colour, lw=1.6, label=curve.label, marker=marker)
         return
     steps, mean, spread = _mean_and_spread(curve.runs)
-    panel.plot(steps, mean, color=colour, lw=1.8, label=curve.label)
+    alone = "o" if any(len(s) == 1 for s, _ in curve.runs) else None
+    panel.plot(steps, mean, color=colour, lw=1.8, label=curve.label, marker=alone, ms=3)
     panel.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
 
 
 def _mean_and_spread(runs: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    """Mean and standard deviation over seeds on common steps, each seed only as far as it went."""
+    """Mean and standard deviation over seeds on common steps, each seed only as far as it went; NaN
+    where none is."""
     grid = np.linspace(min(s[0] for s, _ in runs), max(s[-1] for s, _ in runs), _GRID_POINTS)
     inside = np.array([(grid >= s[0]) & (grid <= s[-1]) for s, _ in runs])
     values = np.array([np.interp(grid, s, v) for s, v in runs])
-    count = np.maximum(inside.sum(0), 1)
+    count = np.where(inside.any(0), inside.sum(0), np.nan)
     mean = np.where(inside, values, 0.0).sum(0) / count
     variance = np.where(inside, (values - mean) ** 2, 0.0).sum(0) / count
     return grid, mean, np.sqrt(variance)

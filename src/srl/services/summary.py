@@ -71,9 +71,12 @@ def summarise(
     snapshot: Mapping[str, float],
     times: list[WorkerTimes],
     diagnosis: Diagnosis,
+    *,
+    observed_seconds: float,
     **more: Any,
 ) -> Summary:
-    """A summary from what the collector and the board know; `more` are fields of Summary."""
+    """A summary from what the collector and the board know. `times` are of the last
+    `observed_seconds`, which do not count those before a resume; `more` are fields of Summary."""
     seconds, steps = float(snapshot["seconds"]), int(snapshot["env_steps"])
     known = {
         key: snapshot[key]
@@ -90,7 +93,9 @@ def summarise(
         "env_steps": steps,
         "seconds": seconds,
         "env_steps_per_second": steps / seconds if seconds > 0 else 0.0,
-        "workers": {kind: _worker(share) for kind, share in shares(times, seconds).items()},
+        "workers": {
+            kind: _worker(share) for kind, share in shares(times, observed_seconds).items()
+        },
         "bottleneck": diagnosis.text,
         "bottleneck_setting": diagnosis.setting,
         "metrics": rest,

@@ -75,8 +75,10 @@ class EvaluatorWorker(Worker):
                 return Wait("weights", self._next_start - now)
             self._next_start = now + self._config.every_seconds
             self._start()
+            self.row.enter("running")
             return MADE
         self._player.tick()
+        self.row.enter("running")
         if self._player.done:
             self._report(self._player)
             self._player = None
@@ -97,12 +99,14 @@ class EvaluatorWorker(Worker):
         )
 
     def _report(self, player: Player) -> None:
+        played = sum(self._versions.values())
         for policy, returns in player.result.returns.items():
             self._metrics.send(
                 Evaluation(
                     worker=self.name,
                     policy=policy,
                     policy_version=self._versions.get(policy, 0),
+                    played=played,
                     returns=returns,
                     lengths=player.result.lengths[policy],
                 )

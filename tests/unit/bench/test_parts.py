@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from srl.bench import copies
+from srl.bench.discard import without_training
 from srl.bench.parts import Parts
 from srl.bench.workloads import experiment_of
 from srl.envs.protocol import EnvConfig
+from srl.experiment import build_graph
+from srl.workers.actor import ActorConfig
+from srl.workers.configs import InferenceConfig
 
 
 def parts_of(name: str, envs: int, **algorithm: object) -> Parts:
@@ -81,3 +85,19 @@ def test_the_time_of_a_call_is_what_it_takes(monkeypatch: pytest.MonkeyPatch) ->
     assert 0.4 <= taken.seconds < 0.5
     assert taken.calls * 0.002 + clock.stalled == pytest.approx(taken.seconds)
     assert clock.stalled, "while it was timed"
+
+
+def test_one_learns_in_the_parts_and_nobody_where_fragments_are_thrown_away() -> None:
+    experiment = experiment_of("W1a")
+    several = dataclasses.replace(
+        experiment,
+        env=EnvConfig(id="CartPole-v1"),
+        layout="shared",
+        actor=ActorConfig(envs=4, count=2, groups=1),
+        inference=InferenceConfig(count=1),
+        trainer=dataclasses.replace(experiment.trainer, count=2, threads=1),
+    )
+    Parts(several, 4).close()
+    graph = without_training(build_graph(several))
+    assert graph.workers["trainer"].count == 1
+    assert build_graph(several).workers["trainer"].count == 2

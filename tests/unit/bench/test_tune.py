@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from srl.bench.tune import TURNS, Attempt, Search, as_record, command, search, table
@@ -9,6 +11,7 @@ from srl.bench.workloads import find_target
 from srl.errors import RunError
 from srl.experiment import Experiment
 from srl.launch.plan import settle
+from srl.overrides import parse_pairs
 
 CORES = 4
 
@@ -48,6 +51,15 @@ def test_the_fastest_settings_are_found_and_printed_as_a_command() -> None:
     assert (record["command"], record["steps_per_second"]) == (line, 6000.0)
     # As it is: inline with two actors, for 64 environments cannot be spread over three.
     assert record["steps_per_second_before"] == record["tried"][0]["steps_per_second"] == 3000.0
+
+
+def test_the_printed_command_can_be_given_to_a_shell() -> None:
+    given = {"network.hidden_sizes": [64, 64], "algorithm.value_clip": None, "layout": "serial"}
+    line = command("train", "cartpole", Search([Attempt({}, 1.0)]), given)
+    words = shlex.split(line)
+    assert words[:5] == ["srl", "train", "cartpole", "--layout", "serial"]
+    pairs = parse_pairs([word for word in words[5:] if word != "--set"], "--set")
+    assert pairs == {"network.hidden_sizes": [64, 64], "algorithm.value_clip": None}
 
 
 def test_what_changes_learning_stays_as_it_is() -> None:

@@ -42,7 +42,7 @@ def test_a_line_is_written_each_interval_and_not_between(tmp_path):
     assert collector.tick(100.0)
     collector.add(update(1000, version=3, loss=0.25))
     collector.add(episodes(10.0, 20.0))
-    collector.add(Evaluation("evaluator/0", "agent", 3, [7.0, 9.0], [7, 9]))
+    collector.add(Evaluation("evaluator/0", "agent", 3, 3, [7.0, 9.0], [7, 9]))
     assert not collector.tick(100.9)
     assert collector.tick(102.0)
     collector.add(update(4000, version=4, entropy=0.5))
@@ -107,13 +107,24 @@ def test_several_policies_have_their_own_numbers(tmp_path):
 def test_evaluations_of_one_version_add_up_and_a_newer_one_starts_afresh(tmp_path):
     collector = Collector(tmp_path, QUIET)
     assert collector.score is None
-    collector.add(Evaluation("evaluator/0", "agent", 3, [1.0], [1]))
-    collector.add(Evaluation("evaluator/1", "agent", 3, [3.0], [3]))
+    collector.add(Evaluation("evaluator/0", "agent", 3, 3, [1.0], [1]))
+    collector.add(Evaluation("evaluator/1", "agent", 3, 3, [3.0], [3]))
     assert collector.score == 2.0
-    collector.add(Evaluation("evaluator/0", "agent", 9, [50.0], [5]))
-    collector.add(Evaluation("evaluator/1", "agent", 3, [-9.0], [3]))
+    collector.add(Evaluation("evaluator/0", "agent", 9, 9, [50.0], [5]))
+    collector.add(Evaluation("evaluator/1", "agent", 3, 3, [-9.0], [3]))
     assert collector.score == 50.0
     assert collector.snapshot()["eval_policy_version"] == 9
+
+
+def test_an_opponent_that_stays_as_it_is_is_evaluated_anew_with_its_opponent(tmp_path):
+    collector = Collector(tmp_path, QUIET)
+    for version, won in ((1, -1.0), (2, 0.0), (3, 1.0)):
+        collector.add(Evaluation("evaluator/0", "learner", version, version, [won] * 4, [9] * 4))
+        collector.add(Evaluation("evaluator/0", "frozen", 0, version, [-won] * 4, [9] * 4))
+    values = collector.snapshot()
+    assert values["policies.learner.eval_return_mean"] == 1.0
+    assert values["policies.frozen.eval_return_mean"] == -1.0
+    assert len(collector.state(0.0)["policies"]["frozen"]["eval"]["returns"]) == 4
 
 
 def test_the_score_without_evaluations_needs_a_full_window(tmp_path):
@@ -142,7 +153,7 @@ def test_a_resumed_collector_goes_on_counting(tmp_path):
     first.tick(50.0)
     first.add(update(1000, version=3, loss=0.5))
     first.add(episodes(*range(60), goals=[4.0]))
-    first.add(Evaluation("evaluator/0", "agent", 3, [5.0], [5]))
+    first.add(Evaluation("evaluator/0", "agent", 3, 3, [5.0], [5]))
     first.tick(60.0)
     save_state(tmp_path / "collector.safetensors", first.state(60.5))
     # The clock of another boot starts anywhere.

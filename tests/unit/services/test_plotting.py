@@ -70,6 +70,17 @@ def test_a_seed_that_ended_early_does_not_pull_the_mean(tmp_path):
     assert (mean[-1], spread[-1], steps[-1]) == (4.0, 0.0, 10.0)
 
 
+def test_seeds_that_have_no_step_in_common_are_not_joined_by_a_line():
+    first, second = (
+        (np.array([1000.0]), np.array([-200.0])),
+        (np.array([2000.0]), np.array([-150.0])),
+    )
+    _, mean, spread = plotting._mean_and_spread([first, second])
+    assert (mean[0], mean[-1]) == (-200.0, -150.0)
+    assert np.isnan(mean[1:-1]).all()
+    assert np.isnan(spread[1:-1]).all()
+
+
 def test_folders_named_by_seed_belong_together_without_a_config(tmp_path):
     runs = [make_run(tmp_path, name) for name in ("a-seed1", "a-seed2", "b-seed1")]
     groups = plotting._group(runs)

@@ -24,7 +24,13 @@ def measured(tmp_path):
 
 
 def test_the_summary_has_what_was_measured(tmp_path):
-    summary = summarise("finished", *measured(tmp_path), best_checkpoint=4, reason="steps reached")
+    summary = summarise(
+        "finished",
+        *measured(tmp_path),
+        observed_seconds=10.0,
+        best_checkpoint=4,
+        reason="steps reached",
+    )
     write_summary(tmp_path, summary)
     plain = json.loads((tmp_path / "summary.json").read_text())
     assert plain["status"] == "finished"
@@ -46,6 +52,19 @@ def test_the_summary_has_what_was_measured(tmp_path):
     assert plain["error"] is None
     assert plain["metrics"]["train.loss"] == 0.2
     assert read_summary(tmp_path) == summary
+
+
+def test_shares_are_of_the_time_since_a_resume(tmp_path):
+    snapshot, _, diagnosis = measured(tmp_path)
+    times = [
+        WorkerTimes(kind="actor", name="a", process="actor-0", busy_seconds=50.0),
+        WorkerTimes(kind="policy", name="p", process="actor-0", busy_seconds=8.0),
+    ]
+    resumed = {**snapshot, "seconds": 3660.0}
+    summary = summarise("finished", resumed, times, diagnosis, observed_seconds=60.0)
+    assert summary.seconds == 3660.0
+    assert summary.workers["actor"].busy == pytest.approx(50 / 60)
+    assert summary.workers["policy"].busy == pytest.approx(8 / 60)
 
 
 def test_a_summary_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
