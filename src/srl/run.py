@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srl.errors import ConfigError
+from srl.errors import ConfigError, RunError
 from srl.experiment import Experiment, Launcher, Layout
 from srl.launch.run_dir import RunDir, new_run_dir
 from srl.launch.slurm_job import inside_job, wait_for_job
@@ -133,8 +133,7 @@ def start(
     from srl.launch.launch import launch
 
     if is_for_slurm(experiment):
-        wait_for_job(hand_in(experiment, path, fresh=fresh))
-        return Run(path)
+        return when_done(hand_in(experiment, path, fresh=fresh), path)
     _make_way(experiment, path, fresh)
     launch(experiment, path, quiet=quiet, begun=begun)
     return Run(path)
@@ -151,6 +150,15 @@ def hand_in(experiment: Experiment, path: Path, *, fresh: bool = False) -> str:
 
     _make_way(experiment, path, fresh)
     return submit_run(_filled_in(experiment), RunDir(path))
+
+
+def when_done(job: str, path: Path) -> Run:
+    """The run that a Slurm job was handed in for, once the job has ended; raises if it failed."""
+    wait_for_job(job)
+    run = Run(path)
+    if run.summary.status == "failed":
+        raise RunError(run.summary.error or f"job {job} failed.")
+    return run
 
 
 def _make_way(experiment: Experiment, path: Path, fresh: bool) -> None:

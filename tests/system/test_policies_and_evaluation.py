@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from srl.envs.protocol import EnvConfig
+from srl.errors import RunError
 from srl.experiment import Experiment, PolicyConfig
 from srl.launch.run_dir import find_checkpoint
+from srl.launch.status import StatusFile
 from srl.run import Run, resume, train
 from srl.services.checkpoints import read_weights
 from srl.services.metrics import read_metrics
@@ -144,3 +146,23 @@ def test_a_run_acts_and_another_starts_with_its_weights(tmp_path: Path) -> None:
     before, after = weights(first, "default"), weights(second, "default")
     name = "encoder.mlp.layers.0.weight"
     np.testing.assert_allclose(after[name], before[name], atol=1e-6)
+
+
+def test_what_was_learned_is_kept_whatever_fails_in_the_launcher(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(status: StatusFile) -> None:
+        if status._controller.env_steps:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(StatusFile, "step", fail)
+    with pytest.raises(RunError, match="No space left on device"):
+        train(
+            "CartPole-v1",
+            layout="inline",
+            steps=10**9,
+            set={**SMALL, "checkpoint.every_seconds": 1000},
+            run_dir=tmp_path / "run",
+            quiet=True,
+        )
+    assert find_checkpoint(str(tmp_path / "run")).manifest.env_steps > 0

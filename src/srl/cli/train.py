@@ -175,8 +175,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 def _hand_in(experiment: Experiment, path: Path, args: argparse.Namespace, *, fresh: bool) -> int:
     """Hands in a Slurm job; how it went is reported only to those who wait for it."""
-    from srl.launch.slurm_job import wait_for_job
-    from srl.run import Run, hand_in
+    from srl.run import hand_in, when_done
 
     job = hand_in(experiment, path, fresh=fresh)
     if not args.quiet:
@@ -185,8 +184,7 @@ def _hand_in(experiment: Experiment, path: Path, args: argparse.Namespace, *, fr
         )
     if not args.wait:
         return 0
-    wait_for_job(job)
-    return _report(Run(path), args.quiet)
+    return _report(when_done(job, path), args.quiet)
 
 
 def _report(run: Run, quiet: bool) -> int:

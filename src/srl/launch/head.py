@@ -68,8 +68,8 @@ class Head:
         self._next_engine = 0.0
         self._next_reminder = time.monotonic() + 2.0
         file = HeadFile(address=self.address, key_file=str(self.key_file))
-        (run_dir / HEAD_FILE).write_bytes(msgspec.json.encode(file))
         try:
+            (run_dir / HEAD_FILE).write_bytes(msgspec.json.encode(file))
             engine.start(Join(address=self.address, key_file=self.key_file), requests)
         except BaseException:
             self.close()

@@ -89,6 +89,7 @@ class Hosts:
         """Whether a host or its gate has come or gone."""
         self.refused = 0
         """Packets that were none, and what in them was none."""
+        self._cannot_log = False
         self.board: Board | None = None
         self.is_behind = False
         """Whether there may be more to hear at once."""
@@ -296,9 +297,16 @@ class Hosts:
     def _log(self, place: RemotePlace, message: Output) -> None:
         known = message.process == GATE or place.is_alive(message.process)
         name = f"gate-{place.name}" if message.process == GATE else message.process
-        if known:
+        if not known:
+            return
+        try:
             with (self._logs / f"{name}.log").open("ab") as file:
                 file.write(message.text)
+        except OSError as error:
+            # What a worker prints is not worth the run.
+            if not self._cannot_log:
+                log.warning("%s.log: cannot be written (%s)", name, error.strerror)
+            self._cannot_log = True
 
     # -- coming and going --------------------------------------------------------------------------
 

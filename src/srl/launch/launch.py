@@ -98,7 +98,9 @@ class _Launch:
                 self._end_early("failed", str(error))
                 raise
             except OSError as error:
-                raise self._system_error(error) from error
+                known = self._system_error(error)
+                self._end_early("failed", str(known))
+                raise known from error
             return self._watch(controller, run)
 
     def _start(self, started: ExitStack) -> tuple[Controller, SerialRun | ProcessRun]:
@@ -108,6 +110,7 @@ class _Launch:
         graph = build_graph(self.experiment)
         check_graph(graph)
         store = CheckpointStore(self.directory.checkpoints, self.experiment.checkpoint)
+        store.remove_leftovers()
         self.checkpoint, note = store.latest_valid()
         if self.experiment.layout == "serial":
             import torch
@@ -141,8 +144,13 @@ class _Launch:
             # A run on one machine is spared the import of sockets.
             from srl.launch.head import Head
 
+            requests = host_requests(experiment, placed, placement)
             engine = make_engine(experiment, path)
-            head = Head(experiment, path, engine, host_requests(experiment, placed, placement))
+            try:
+                head = Head(experiment, path, engine, requests)
+            except BaseException:
+                engine.close()
+                raise
         try:
             wanted = first_processes(placed)
             return Fleet(_modules(placed, experiment), placement, wanted, path, head)
@@ -247,7 +255,10 @@ class _Launch:
                     exc_info=not isinstance(error, SrlError),
                 )
                 # Everyone leaves first: the summary counts what they did up to their end.
-                run.end()
+                try:
+                    run.end()
+                except (SrlError, OSError) as second:
+                    logger.error("not everyone could be told to end: %s", second)
                 known = error if isinstance(error, SrlError) else self._unexpected(error)
                 self._finish_failed(controller, known)
                 if known is error:

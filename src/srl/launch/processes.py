@@ -121,7 +121,7 @@ class ProcessRun:
                 try:
                     while controller.ending is None:
                         self._turn(wake)
-                except SrlError:
+                except Exception:
                     self._rescue()
                     raise
                 self._stop()
@@ -326,7 +326,9 @@ class ProcessRun:
 
     def close(self) -> None:
         """Ends every process and removes the shared memory, whatever happened before."""
-        self.end()
-        if hasattr(self, "_server"):
-            self._server.close()
-        self.fleet.close()
+        try:
+            self.end()
+        finally:
+            if hasattr(self, "_server"):
+                self._server.close()
+            self.fleet.close()

@@ -19,20 +19,26 @@ from srl.errors import CheckpointError, ConfigError, RunError
 from srl.experiment import ALGORITHM_FREE, Experiment
 from srl.files import write_whole
 from srl.services.checkpoints import Checkpoint, CheckpointConfig, CheckpointStore, weights_part
+from srl.services.parts import verify_part
 from srl.settings import convert, to_plain
 
 CONFIG_FILE = "config.yaml"
 
 
 def new_run_dir(name: str, seed: int) -> Path:
-    """A folder that no other run has: `runs/<name>-<time>-seed<seed>`."""
+    """Makes a folder that no other run has: `runs/<name>-<time>-seed<seed>`."""
     safe = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "run"
     stem = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
     path, number = stem, 1
-    while path.exists():
-        number += 1
-        path = stem.with_name(f"{stem.name}-{number}")
-    return path
+    while True:
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+            path = stem.with_name(f"{stem.name}-{number}")
+        except OSError as error:
+            raise _unusable(path, error) from error
 
 
 class RunDir:
@@ -59,21 +65,28 @@ class RunDir:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps two runs out of one folder."""
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        try:
+            self._lock(fd)
+            yield
+        finally:
+            os.close(fd)
+
+    def _lock(self, fd: int) -> None:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
+        except BlockingIOError:
             raise RunError(
                 f"{self.path}: another process is training here. Wait for it, or choose another "
                 "--run-dir."
             ) from None
-        try:
-            yield
-        finally:
-            os.close(fd)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
 
     def clear(self) -> None:
         """Removes a run, for `--fresh`; refuses a folder that is not one, or a run that trains."""
@@ -141,6 +154,13 @@ class RunDir:
             )
 
 
+def _unusable(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"{path}: cannot be a run's folder ({error.strerror}). Choose another --run-dir, on a disk "
+        "that can be written and that locks files."
+    )
+
+
 def _learning_settings(plain: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
@@ -168,4 +188,9 @@ def weights_of(source: str, policy: str) -> Path:
                 f"{source}: no policy {policy!r} in it; it has {names or 'none'}."
             )
         name = found[0]
+    if problem := verify_part(checkpoint.path, parts[name]):
+        raise CheckpointError(
+            f"{source}: checkpoint {checkpoint.number} is corrupt: {problem}. Name another one: "
+            "RUN@NUMBER."
+        )
     return (checkpoint.path / parts[name].file).resolve()

@@ -9,6 +9,7 @@ from srl.launch.places import HOME
 from srl.launch.plan import available_cores, process_names, settle
 from srl.launch.run_dir import RunDir
 from srl.launch.slurm_job import job_parts, submit
+from srl.services.summary import SUMMARY_FILE
 
 
 def submit_run(experiment: Experiment, directory: RunDir) -> str:
@@ -31,4 +32,6 @@ def submit_run(experiment: Experiment, directory: RunDir) -> str:
     # Only to see that nobody trains there: the job has its own.
     with directory.locked():
         directory.write_config(settled)
+        # How the job went is in one of its own.
+        (directory.path / SUMMARY_FILE).unlink(missing_ok=True)
     return submit(settled.name, directory.path, parts, settled.slurm)

@@ -154,7 +154,6 @@ class CheckpointStore:
         self.config = config
         self._locks: dict[Path, FolderLock] = {}
         self._corrupt: set[int] = set()
-        self._remove_leftovers()
 
     # Writing
 
@@ -328,7 +327,8 @@ class CheckpointStore:
             os.rename(path, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _remove_leftovers(self) -> None:
+    def remove_leftovers(self) -> None:
+        """Removes what a killed writer has left; for the next writer, not for those who read."""
         if not self.directory.is_dir():
             return
         for path in self.directory.iterdir():

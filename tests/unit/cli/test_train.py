@@ -10,7 +10,7 @@ import pytest
 import srl
 from srl.cli import main
 from srl.cli.train import seeds_table
-from srl.services.summary import Summary
+from srl.services.summary import Summary, write_summary
 
 SMALL = ["--layout", "serial", "--set", "actor.envs=4", "--set", "algorithm.rollout_length=16"]
 
@@ -214,3 +214,27 @@ def test_experiments_classes_and_own_recipes_are_targets(tmp_path):
     assert find_experiment(f"{later}:mine").name == "cartpole"
     with pytest.raises(srl.errors.ConfigError, match="got int"):
         find_experiment(3)
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1), (None, 1)])
+def test_who_waits_for_a_slurm_job_is_told_how_it_went(status, code, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    handed = []
+
+    def submit_run(experiment, directory):
+        directory.path.mkdir()
+        directory.write_config(experiment)
+        handed.append(experiment.name)
+        return "7"
+
+    def wait_for_job(job):
+        if status is not None:
+            error = "the reward is NaN" if status == "failed" else None
+            write_summary(folder, Summary(status=status, error=error))
+
+    monkeypatch.setattr("srl.launch.slurm_submit.submit_run", submit_run)
+    monkeypatch.setattr("srl.run.wait_for_job", wait_for_job)
+    command = ["train", "cartpole", "--launcher", "slurm", "--wait", "--run-dir", str(folder)]
+    assert main([*command, "--quiet"]) == code
+    assert handed == ["cartpole"]
+    assert ("the reward is NaN" in capsys.readouterr().err) == (status == "failed")

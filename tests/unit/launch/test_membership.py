@@ -127,6 +127,20 @@ def until(hosts: Hosts, condition: Callable[[], object]) -> None:
         hosts.poll()
 
 
+def test_what_cannot_be_logged_is_lost_and_nothing_else(control, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    head, agent = control
+    hosts, one = head(), agent()
+    one.enter(hosts)
+    place = hosts.joined.popleft()
+    (tmp_path / "logs").rmdir()
+    place.start("actor-0", 1, ())
+    one.say(Started(process="actor-0", incarnation=1, pid=77))
+    one.say(Output("actor-0", b"hello\n"))
+    one.say(Exited(process="actor-0", incarnation=1, pid=77, code=0, now_ns=0))
+    until(hosts, lambda: not place.is_alive("actor-0"))
+    assert [ended.code for ended in place.exits()] == [0]
+
+
 def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     head, agent = control
     hosts, one = head(), agent()
