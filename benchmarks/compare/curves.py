@@ -99,15 +99,16 @@ def means(records: list[dict[str, Any]], contender: str, steps: np.ndarray) -> n
 
 
 def plot(records: list[dict[str, Any]], task: str, path: Path) -> None:
-    """The median over seeds, and between the least and the greatest."""
+    """The median over seeds, and between the least and the greatest, as far as all seeds of a
+    contender have come."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    grid = places(records)
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name in dict.fromkeys(record["contender"] for record in records):
+        grid = places([record for record in records if record["contender"] == name])
         rows = values(records, name, grid)
         seen = ~np.isnan(rows).any(0)
         x, rows = grid[seen], rows[:, seen]
