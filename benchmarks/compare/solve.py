@@ -145,8 +145,6 @@ def _record(
         "points": thinned(points),
         "tail": [] if solved else tail[-3:],
         "command": command_text(command),
-        "machine": machine(),
-        "commit": commit(),
     }
 
 
