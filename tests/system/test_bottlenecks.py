@@ -96,8 +96,9 @@ def test_actors_that_would_share_a_core(tmp_path: Path, shm: Path) -> None:
     launch(wanted, tmp_path / "run", quiet=True)
     report = read_summary(tmp_path / "run")
     assert report["bottleneck_setting"] is None
-    full, unhelpful = "the cores are full", "more actors would not help"
-    assert full in report["bottleneck"] or unhelpful in report["bottleneck"]
+    # The last where the machine is disturbed, so that the trainer is as slow as the actor.
+    reasons = ("the cores are full", "more actors would not help", "cores are in use")
+    assert any(reason in report["bottleneck"] for reason in reasons)
 
 
 def test_slow_forward(tmp_path: Path, shm: Path) -> None:
