@@ -93,12 +93,15 @@ def test_actors_that_would_share_a_core(tmp_path: Path, shm: Path) -> None:
         **{"layout": "inline", "actor.envs": 64, "actor.count": 1, "algorithm.rollout_length": 32,
            "algorithm.epochs": 1, "algorithm.minibatches": 1, "steps": 300_000},
     )  # fmt: skip
-    launch(wanted, tmp_path / "run", quiet=True)
-    report = read_summary(tmp_path / "run")
-    assert report["bottleneck_setting"] is None
-    # The last where the machine is disturbed, so that the trainer is as slow as the actor.
-    reasons = ("the cores are full", "more actors would not help", "cores are in use")
-    assert any(reason in report["bottleneck"] for reason in reasons)
+    for attempt in range(ATTEMPTS):
+        launch(wanted, tmp_path / f"run{attempt}", quiet=True)
+        report = read_summary(tmp_path / f"run{attempt}")
+        assert report["bottleneck_setting"] is None
+        # Where the host withholds a core the trainer may be the slower one, and nothing is shown.
+        if "trainer waits for samples" in report["bottleneck"]:
+            break
+    full, unhelpful = "the cores are full", "more actors would not help"
+    assert full in report["bottleneck"] or unhelpful in report["bottleneck"]
 
 
 def test_slow_forward(tmp_path: Path, shm: Path) -> None:

@@ -58,6 +58,11 @@ class RunDir:
         return self.path / "logs"
 
     @property
+    def sources(self) -> Path:
+        """Where weights of other runs are, that policies of this one start with or keep."""
+        return self.path / "sources"
+
+    @property
     def exists(self) -> bool:
         """Whether a run has been here."""
         return (self.path / CONFIG_FILE).exists()
@@ -93,7 +98,7 @@ class RunDir:
         if not self.path.exists():
             return
         # A run that failed before it was written down left no more than these.
-        own = {".lock", "sources", self.logs.name, self.checkpoints.name}
+        own = {".lock", self.sources.name, self.logs.name, self.checkpoints.name}
         if not self.exists and {entry.name for entry in self.path.iterdir()} - own:
             raise ConfigError(
                 f"{self.path}: expected a run to replace, got a folder of other things."
@@ -104,7 +109,7 @@ class RunDir:
     def keep_source(self, source: str, policy: str, name: str) -> Path:
         """The file of the weights that the policy `name` starts with or keeps: a copy, because the
         run they are from may go on, drop that checkpoint, or be removed."""
-        kept = self.path / "sources" / f"{name}.safetensors"
+        kept = self.sources / f"{name}.safetensors"
         if not kept.exists():
             content = weights_of(source, policy or name).read_bytes()
             kept.parent.mkdir(exist_ok=True)
