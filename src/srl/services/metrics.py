@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from srl.errors import ConfigError, RunError
 from srl.services.bottleneck import WorkerTimes, shares, since
 from srl.services.events import EventFile, Value
 from srl.services.messages import Episodes, Evaluation, Message, Note, Update
+from srl.services.policy_record import PolicyRecord, mean
 from srl.services.until import Until as Until
 from srl.services.until import parse_until as parse_until
 
@@ -51,97 +52,6 @@ class LoggingConfig:
             )
 
 
-class _PolicyRecord:
-    """What is known of one policy: its last episodes, its last update, its last evaluation."""
-
-    def __init__(self, window: int) -> None:
-        self.returns: deque[float] = deque(maxlen=window)
-        self.lengths: deque[int] = deque(maxlen=window)
-        self.metrics: dict[str, deque[float]] = {}
-        self.episodes = 0
-        self.train: dict[str, float] = {}
-        self.totals: dict[str, Value] = {}
-        self.eval_version = -1
-        self.eval_played = -1
-        self.eval_returns: list[float] = []
-        self.eval_lengths: list[int] = []
-
-    def add_episodes(self, message: Episodes) -> None:
-        self.returns.extend(message.returns)
-        self.lengths.extend(message.lengths)
-        self.episodes += len(message.returns)
-        for name, values in message.metrics.items():
-            window = self.metrics.get(name)
-            if window is None:
-                window = self.metrics[name] = deque(maxlen=self.returns.maxlen)
-            window.extend(values)
-
-    def add_update(self, message: Update) -> None:
-        self.totals = {
-            "env_steps": message.env_steps,
-            "agent_steps": message.agent_steps,
-            "policy_version": message.policy_version,
-            "policy_age_mean": message.policy_age_mean,
-            "policy_age_max": message.policy_age_max,
-            "update_seconds": message.seconds,
-        }
-        self.train.update(message.metrics)
-
-    def add_evaluation(self, message: Evaluation) -> None:
-        if message.played < self.eval_played:
-            return
-        if message.played > self.eval_played:
-            # Several evaluators share what the same versions play; a newer one starts afresh, also
-            # for those who play against it.
-            self.eval_played, self.eval_returns, self.eval_lengths = message.played, [], []
-        self.eval_version = message.policy_version
-        self.eval_returns.extend(message.returns)
-        self.eval_lengths.extend(message.lengths)
-
-    def values(self) -> dict[str, Value]:
-        values: dict[str, Value] = {"episodes": self.episodes, **self.totals}
-        values["window_full"] = len(self.returns) == self.returns.maxlen
-        if self.returns:
-            values["episode_return_mean"] = _mean(self.returns)
-            values["episode_length_mean"] = _mean(self.lengths)
-        values.update((f"episode.{name}", _mean(v)) for name, v in self.metrics.items() if v)
-        if self.eval_returns:
-            values["eval_return_mean"] = _mean(self.eval_returns)
-            values["eval_length_mean"] = _mean(self.eval_lengths)
-            values["eval_policy_version"] = self.eval_version
-        values.update((f"train.{name}", value) for name, value in self.train.items())
-        return values
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "metrics": {name: list(values) for name, values in self.metrics.items()},
-            "episodes": self.episodes,
-            "train": dict(self.train),
-            "totals": dict(self.totals),
-            "eval": {
-                "version": self.eval_version,
-                "played": self.eval_played,
-                "returns": list(self.eval_returns),
-                "lengths": list(self.eval_lengths),
-            },
-        }
-
-    @classmethod
-    def restored(cls, window: int, state: dict[str, Any]) -> _PolicyRecord:
-        record = cls(window)
-        record.returns.extend(state["returns"])
-        record.lengths.extend(state["lengths"])
-        record.metrics = {k: deque(v, maxlen=window) for k, v in state["metrics"].items()}
-        record.episodes = state["episodes"]
-        record.train, record.totals = dict(state["train"]), dict(state["totals"])
-        kept = state["eval"]
-        record.eval_version, record.eval_played = kept["version"], kept["played"]
-        record.eval_returns, record.eval_lengths = list(kept["returns"]), list(kept["lengths"])
-        return record
-
-
 class Collector:
     """Everything a run knows about itself, in one place.
 
@@ -159,7 +69,7 @@ class Collector:
         """The latest notes, for the console to take."""
         self.between_hosts: Callable[[], dict[str, float]] = dict
         """What gates have counted; nothing where there is one host."""
-        self._policies: dict[str, _PolicyRecord] = {}
+        self._policies: dict[str, PolicyRecord] = {}
         self._hosts: dict[str, float] = {}
         self._seconds_before = 0.0
         self._started: float | None = None
@@ -179,7 +89,7 @@ class Collector:
             return
         record = self._policies.get(message.policy)
         if record is None:
-            record = self._policies[message.policy] = _PolicyRecord(self.config.window)
+            record = self._policies[message.policy] = PolicyRecord(self.config.window)
         match message:
             case Episodes():
                 record.add_episodes(message)
@@ -289,7 +199,7 @@ class Collector:
         self._started, self._now, self._next = None, 0.0, -math.inf
         self._points.clear()
         self._policies = {
-            name: _PolicyRecord.restored(self.config.window, policy)
+            name: PolicyRecord.restored(self.config.window, policy)
             for name, policy in state["policies"].items()
         }
 
@@ -360,7 +270,7 @@ def _over_policies(each: dict[str, dict[str, Value]]) -> dict[str, Value]:
         "eval_length_mean",
     ):
         if found := [own[key] for own in learning if key in own]:
-            values[key] = _mean(found)
+            values[key] = mean(found)
     return values
 
 
@@ -386,11 +296,6 @@ def _worker_totals(times: list[WorkerTimes]) -> dict[str, float]:
         for name, value in each.items():
             totals[start + name] = totals.get(start + name, 0.0) + value
     return totals
-
-
-def _mean(values: Iterable[float]) -> float:
-    items = list(values)
-    return sum(items) / len(items)
 
 
 def _ends_with_newline(path: Path) -> bool:
