@@ -27,29 +27,27 @@ $(STAMP): pyproject.toml constraints.txt
 train: $(STAMP)  ## Train CartPole with PPO until it is solved.
 	$(BIN)/srl train cartpole
 
-# pytest exits with 5 where a folder has no tests; that is no failure.
-PYTEST = $(BIN)/python -m pytest $(1) || { code=$$?; test $$code -eq 5 || exit $$code; }
+PYTEST := $(BIN)/python -m pytest
 
 # Tests of processes wait more than they compute, so several run at a time.
-test: $(STAMP)  ## Run the unit, contract and convention tests, the examples, and what a run does.
-	@mkdir -p tests/unit tests/contracts tests/conventions tests/examples
-	$(call PYTEST,tests/unit tests/contracts tests/conventions tests/examples -m "not system and not learning")
-	$(call PYTEST,tests/system -m runs -n 2)
+test: $(STAMP)  ## Run the unit and contract tests, and those of what a run does.
+	$(PYTEST) tests/unit tests/contracts -n 2
+	$(PYTEST) tests/system -m runs -n 2
 
 test-system: $(STAMP)  ## Run the tests of real processes, faults and several machines.
-	@mkdir -p tests/system
-	$(call PYTEST,tests/system -m "not runs and not learning and not machines and not alone" -n 2)
-	$(call PYTEST,tests/system -m machines -n 3 --dist loadfile)
+	$(PYTEST) tests/system -m "not runs and not learning and not machines and not alone" -n 2
+	$(PYTEST) tests/system -m machines -n 3 --dist loadfile
 
-# These look at times and rates, so they run one by one.
+# Those of speed look at times and rates, so they run one by one.
 test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those of speed.
-	@mkdir -p tests/learning
-	$(call PYTEST,tests/learning tests/system -m "learning or alone")
+	$(PYTEST) tests/learning -n 2
+	$(PYTEST) tests/system -m alone
 
-check: $(STAMP)  ## Lint, formatting and types.
+check: $(STAMP)  ## Lint, formatting, types and conventions, and whether the examples run.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) tests/conventions tests/examples -n 2
 
 format: $(STAMP)  ## Format and fix what can be fixed.
 	$(BIN)/ruff format .

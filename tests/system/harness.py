@@ -38,6 +38,14 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: object) -> Any:
         time.sleep(0.02)
 
 
+def runs(process: psutil.Process, word: str) -> bool:
+    """Whether a process was started with a word, and is not over yet."""
+    try:
+        return word in process.cmdline()
+    except psutil.Error:
+        return False
+
+
 def read_summary(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "summary.json").read_text())
 

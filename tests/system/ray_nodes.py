@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import ray
+from harness import runs
 from ray.cluster_utils import Cluster
 
 SMALL = {"object_store_memory": 80 * 2**20}
@@ -53,7 +54,7 @@ def main() -> None:
 
 def is_busy(node: Any) -> bool:
     """Whether workers of ours run on a node."""
-    return any("srl.launch.worker" in process.cmdline() for process in family(node))
+    return any(runs(process, "srl.launch.worker") for process in family(node))
 
 
 def family(node: Any) -> list[psutil.Process]:

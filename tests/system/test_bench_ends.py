@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from harness import wait_for
+from harness import runs, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -36,10 +35,5 @@ def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
 
 def workers_of(pid: int) -> list[psutil.Process]:
     """Worker processes below a process."""
-    found = []
-    for process in psutil.Process(pid).children(recursive=True):
-        # It may end between the two questions.
-        with suppress(psutil.Error):
-            if "srl.launch.worker" in process.cmdline():
-                found.append(process)
-    return found
+    below = psutil.Process(pid).children(recursive=True)
+    return [process for process in below if runs(process, "srl.launch.worker")]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from harness import SMALL, Training, checkpoints, read_summary, runs, wait_for
 
 import srl
 from srl.data.records import Trajectory
@@ -126,7 +126,7 @@ class Late(Relabeller):
     def own_state(self) -> Tree:
         if self.stopping():
             others = psutil.Process(os.getppid()).children()
-            trainers = [p for p in others if p.is_running() and "trainer-0" in p.cmdline()]
+            trainers = [process for process in others if runs(process, "trainer-0")]
             assert psutil.wait_procs(trainers, timeout=30.0)[1] == []
         return {"late": True}
 

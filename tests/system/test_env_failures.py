@@ -12,6 +12,8 @@ from harness import FAULTY, SMALL, Training, read_summary, wait_for
 from srl.cli import main
 from srl.launch.status import read_status
 
+pytestmark = pytest.mark.runs
+
 
 @pytest.mark.parametrize("layout", ["serial", "shared"])
 def test_environments_that_crash_now_and_then_are_made_anew(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, wait_for
+from harness import SMALL, Training, runs, wait_for
 from test_hosts import agents, log_of
 from test_trainer_hosts import Versions
 from test_trainers_apart import APART
@@ -27,7 +27,7 @@ def gate_of(parent: psutil.Process) -> psutil.Process:
 
     def find() -> psutil.Process | None:
         for child in parent.children():
-            if child.status() != psutil.STATUS_ZOMBIE and "srl.launch.gate" in child.cmdline():
+            if runs(child, "srl.launch.gate"):
                 return child
         return None
 

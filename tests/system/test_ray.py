@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from clusters import RayCluster, processes_of
-from harness import SMALL, Training, read_summary, wait_for
+from harness import SMALL, Training, read_summary, runs, wait_for
 from test_worker_deaths import assert_books_add_up
 
 from srl.services.metrics import read_metrics
@@ -55,13 +54,7 @@ def ray(
 
 def workers(shm: Path) -> list[psutil.Process]:
     """Worker processes of this test, wherever in the cluster."""
-    found = []
-    for process in processes_of(shm):
-        # It may end between the two questions.
-        with suppress(psutil.Error):
-            if "srl.launch.worker" in process.cmdline():
-                found.append(process)
-    return found
+    return [process for process in processes_of(shm) if runs(process, "srl.launch.worker")]
 
 
 def name_of(process: psutil.Process) -> str:

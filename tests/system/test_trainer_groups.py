@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "algorithms"))
 import ranks
 from ppo_data import random_batch
 
+pytestmark = pytest.mark.runs
+
 Start = Callable[..., Training]
 TWO = ("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "trainer.count=2")
-
-
 CARRIERS = pytest.mark.parametrize("carrier", ["shared", "wired"])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from harness import SMALL, Training, checkpoints, read_summary, runs, wait_for
 from test_hosts import agents, log_of
 from test_trainer_hosts import Versions, kill_host, people, where
 from test_worker_deaths import assert_books_add_up
@@ -53,7 +53,7 @@ def test_a_trainer_that_dies_takes_up_what_the_other_host_has(start: Start, shm:
         (trainer,) = [
             process
             for process in agents(training)[host].children(recursive=True)
-            if "srl.launch.worker" in process.cmdline()
+            if runs(process, "srl.launch.worker")
         ]
         os.kill(trainer.pid, signal.SIGKILL)
         wait_for(lambda pid=trainer.pid: not psutil.pid_exists(pid), 10.0, "its end")
