@@ -30,6 +30,10 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+# Runs are signed with a key of their user's; tests have one of their own.
+_STATE = tempfile.TemporaryDirectory(prefix="srl-tests-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
+
 GRACE_SECONDS = 3.0
 """How long what is already ending may take to be gone."""
 

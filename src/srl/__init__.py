@@ -1,6 +1,6 @@
 """SRL: reinforcement learning as a dataflow. `srl.train(...)` trains, `srl.load(...)` opens a run.
 
-Names are imported when they are first used, so that `import srl` costs next to nothing.
+Names are imported when they are first used, so that `import srl` is fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from srl.workers.configs import InferenceConfig as InferenceConfig
     from srl.workers.configs import TrainerConfig as TrainerConfig
 
-_HOMES = {
+_EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
     "srl.experiment": (
         "Experiment",
@@ -44,9 +44,9 @@ _HOMES = {
     "srl.workers.actor": ("ActorConfig",),
     "srl.workers.configs": ("EvaluatorConfig", "InferenceConfig", "TrainerConfig"),
 }
-_WHERE = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = ["errors", *sorted(_WHERE)]
+__all__ = ["errors", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
@@ -54,9 +54,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("srl.errors")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("srl")
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'srl' has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,8 @@ SrlError                      something the user can act on; printed without a t
 ├── SharedMemoryError         shared memory is too small or gone
 ├── NetError                  a key, an address or a message between hosts is not what it must be
 ├── CheckpointError           a checkpoint cannot be written or read
-├── WorkerError               a worker failed; carries its last words
-└── RunError                  a run as a whole cannot go on (nothing makes progress, ...)
+├── WorkerError               a worker failed; carries its failure report
+└── RunError                  a run as a whole cannot continue (nothing makes progress, ...)
 """
 
 from __future__ import annotations
@@ -22,19 +22,33 @@ from collections.abc import Iterable
 
 
 class SrlError(Exception):
-    """The root of the tree: the message says expected, got, where, and what to do."""
+    """The base class: the message says what was expected, what came, where, and what to do."""
+
+    def __str__(self) -> str:
+        # The message may quote a file or another host.
+        return printable(super().__str__())
 
 
 class ConfigError(SrlError):
     """A setting, name or option is wrong."""
 
 
+DISTRIBUTION = "srl"
+"""The name under which this project is installed."""
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an optional part of this project with the packages it needs."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 class MissingDependency(SrlError):
     """An optional package is not installed; the message has the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(
-            f"{what} needs an optional package. Install it with: pip install 'srl[{extra}]'"
+            f"{what} needs the optional package {package!r}. Install it with: "
+            f"{install_command(extra)}"
         )
 
 
@@ -71,15 +85,28 @@ class CheckpointError(SrlError):
 
 
 class WorkerError(SrlError):
-    """A worker failed; the message carries its last words."""
+    """A worker failed; the message carries its failure report."""
 
 
 class RunError(SrlError):
-    """A run as a whole cannot go on."""
+    """A run as a whole cannot continue."""
+
+
+def printable(text: str) -> str:
+    """Text that is safe to show in a terminal; lines and tabs stay.
+
+    Characters that control a terminal (colours, the cursor, the direction of writing, its title)
+    become visible text, like `\\x1b`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message that names what the user may have meant."""
+    """The end of an error message: names that the user may have meant."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:

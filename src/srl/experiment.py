@@ -1,9 +1,10 @@
-"""What to run: settings, and the graph of worker groups and streams that they describe."""
+"""What to run: the settings, and the graph of worker groups and streams that follows from them."""
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from srl.resolve import resolve
 from srl.resources import RayConfig, ResourcesConfig, SlurmConfig
 from srl.services.checkpoints import CheckpointConfig
 from srl.services.metrics import LoggingConfig
+from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig, TrainerConfig
 
@@ -23,14 +25,15 @@ Launcher = Literal["processes", "ray", "slurm", "manual"]
 
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig:
-    """The sample streams."""
+    """Settings of the sample streams."""
 
     slots: int = 0
-    """Fragments that a sample stream holds, all trainers' together; 0 is twice what the groups
-    write at once."""
+    """Fragments that a policy's sample stream holds, for all trainers together; 0 is twice the
+    number that the groups write at once."""
     patience_seconds: float = 1.0
-    """A fragment that takes four times as long as its writer's usually do, and longer than this, is
-    not waited for where policy age is bounded; 0 waits until its writer's death is certain."""
+    """Where policy age is bounded, a fragment is overdue when it takes longer than this, and four
+    times as long as its writer usually takes. Others then take its ticket. 0 waits until the
+    writer's death is certain."""
 
     def __post_init__(self) -> None:
         for name in ("slots", "patience_seconds"):
@@ -38,18 +41,26 @@ class SampleConfig:
                 raise ConfigError(f"sample.{name}: expected at least 0, got {getattr(self, name)}.")
 
 
+SEEDS = 1 << 32
+"""The number of possible seeds, which begin at 0."""
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+"""Valid names of policies and hosts: files of a run have these names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig:
     """One policy of an experiment: which agents it controls, and where its weights come from."""
 
     agents: tuple[str, ...] = ("*",)
-    """Name patterns of the agents it controls; an agent goes to the first policy that matches."""
+    """Name patterns of its agents; each agent belongs to the first policy that matches."""
     mode: Literal["train", "frozen", "random"] = "train"
     """`train` has a trainer of its own, `frozen` plays fixed weights, `random` plays at random."""
     source: str = ""
-    """RUN or RUN@CHECKPOINT whose weights it starts with (needed for `frozen`)."""
+    """RUN or RUN@CHECKPOINT[:POLICY] with its first weights (needed for `frozen`). `best` is the
+    checkpoint at which that policy scored best."""
     source_policy: str = ""
-    """The policy's name in that run; empty takes its own name, or the only one there."""
+    """The policy's name in that run; empty takes the name in `source`, its own name, or the only
+    policy there."""
     network: dict[str, Any] = field(default_factory=dict)
     """Settings that differ from the experiment's `network`."""
     algorithm: dict[str, Any] = field(default_factory=dict)
@@ -61,14 +72,19 @@ class PolicyConfig:
                 "policies: a frozen policy expects a source (RUN or RUN@best), got none."
             )
 
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The source of its first weights."""
+        return self.source, self.source_policy
+
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides what a run does. `config.yaml` is this, resolved."""
+    """Everything that decides what a run does; a run stores it in `config.yaml`."""
 
     env: EnvConfig
     name: str = ""
-    """What the run is called; empty is the environment's name."""
+    """The run's name; empty takes the environment's name."""
     algorithm: dict[str, Any] = field(default_factory=lambda: {"name": "ppo"})
     """`name` (or import path) of the algorithm, and its settings."""
     network: dict[str, Any] = field(default_factory=lambda: {"name": "actor_critic"})
@@ -89,51 +105,70 @@ class Experiment:
     """`serial` (one thread), `inline` (a policy in each actor), `shared` (policy workers), `remote`
     (policy workers, spread over `hosts`), `auto`."""
     hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Other hosts by name, each with the groups of workers that it may hold, like
-    `{a: [actor], b: [actor, policy]}`. What no host names runs at home. Empty with layout `remote`:
-    actors on one host and policy workers on another."""
+    """Other hosts by name, each with the worker groups that it may hold, like
+    `{a: [actor], b: [actor, policy]}`. All other groups run on the head's host. If it is empty in
+    layout `remote`, one host has the actors and another has the policy workers."""
     launcher: Launcher = "processes"
-    """Who starts the agents of other hosts: `processes` (on this machine), `ray`, `slurm`, or
-    `manual` (a person, by `srl worker`)."""
+    """What starts the host agents: `processes` (on this machine), `ray`, `slurm`, or `manual` (a
+    person runs `srl worker`)."""
     listen: str = ""
-    """This machine's address for other hosts, with or without a port (10.0.0.1:5555). Empty is what
-    the launcher needs: loopback for `processes`."""
-    gate_port: int = 0
-    """Port of this machine's gate, through which everything goes between it and other hosts; 0 is
-    any that is free. Other hosts have theirs from `srl worker --bind`."""
+    """This machine's address for other hosts, with or without a port (10.0.0.1:5555). Empty takes
+    what the launcher needs: loopback for `processes`."""
+    bridge_port: int = 0
+    """Port of this machine's bridge, which carries all data to and from other hosts; 0 takes any
+    free port. On other hosts `srl worker --bind` sets it."""
     pack_pixels: bool = False
-    """Packs pixels (lz4) on their way between hosts: for networks slower than a core packs."""
+    """Compresses pixels (lz4) between hosts, for networks that are slower than the compression."""
     host_silence_seconds: float = 20.0
-    """A host that was not heard of for so long is given up; its workers are started elsewhere."""
+    """A host that is silent for this long counts as lost; its workers are started elsewhere."""
     steps: int = 0
-    """Environment steps to train on; schedules run over them. 0 trains until another limit."""
+    """Environment steps to train for; schedules run over them. 0 trains until another limit."""
     seconds: float = 0.0
     """Seconds to train for; 0 has no limit."""
     until: str = ""
-    """A condition that ends the run, like `return>=475`."""
+    """A condition that ends the run, like `return>=475`, or `return/POLICY>=475` where several
+    policies learn."""
     seed: int = 1
-    """What all randomness starts from."""
+    """The seed of all randomness."""
     max_restarts: int = 3
-    """How often a worker that was killed is started again within `restart_window_seconds`. Kinds
-    of workers may have limits of their own (`actor.max_restarts`, ...)."""
+    """How often a killed worker is started again within `restart_window_seconds`. Kinds of workers
+    may have their own limits (`actor.max_restarts`, ...)."""
     restart_window_seconds: float = 600.0
-    """Restarts before this do not count any more."""
+    """Restarts that are longer ago than this do not count."""
     silence_seconds: float = 60.0
-    """A worker process whose loop stands still for so long is killed and started again."""
+    """A worker process is killed and started again if its loop stands still, and it uses no CPU
+    time, for this long. If ten times its longest loop is longer, that is the limit."""
+    stopped_seconds: float = 2.0
+    """A process that a signal (SIGSTOP) has stopped for this long is killed and started again."""
+    stall_seconds: float = 30.0
+    """A run fails when all workers wait and none makes progress for this long; 0 lets it wait for
+    ever."""
     dataflow: str = ""
     """Import path of a function that changes the graph of workers and streams."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "seconds", "max_restarts", "seed"):
+        for name in ("steps", "seconds", "max_restarts", "seed", "stall_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected at least 0, got {getattr(self, name)}.")
-        for name in ("silence_seconds", "host_silence_seconds", "restart_window_seconds"):
+        for name in (
+            *("silence_seconds", "stopped_seconds"),
+            *("host_silence_seconds", "restart_window_seconds"),
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}.")
-        if not 0 <= self.gate_port < 65536:
-            raise ConfigError(f"gate_port: expected a port, or 0, got {self.gate_port}.")
+        if self.seed >= SEEDS:
+            raise ConfigError(f"seed: expected less than {SEEDS}, got {self.seed}.")
+        if not 0 <= self.bridge_port < 65536:
+            raise ConfigError(f"bridge_port: expected a port, or 0, got {self.bridge_port}.")
         if not self.policies:
             raise ConfigError("policies: expected at least one, got none.")
+        for part in ("policies", "hosts"):
+            for name in getattr(self, part):
+                if not NAME.fullmatch(name):
+                    raise ConfigError(
+                        f"{part}: expected names of up to 64 letters, digits, '_', '.' and '-' "
+                        f"that begin with a letter, a digit or '_', got {name!r}. Rename it."
+                    )
         for part in ("algorithm", "network"):
             if "name" not in getattr(self, part):
                 raise ConfigError(f"{part}.name: expected a name or an import path, got none.")
@@ -142,15 +177,16 @@ class Experiment:
 ALGORITHM_FREE = frozenset(
     {
         *("name", "steps", "seconds", "until", "layout", "inference", "evaluator"),
-        *("checkpoint", "logging", "sample", "max_restarts", "silence_seconds"),
+        *("checkpoint", "logging", "sample", "max_restarts"),
+        *("silence_seconds", "stopped_seconds", "stall_seconds"),
         *("hosts", "launcher", "listen", "host_silence_seconds", "restart_window_seconds"),
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
         *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.threads"),
         *("env.step_timeout_seconds", "env.reset_timeout_seconds", "resources", "ray", "slurm"),
-        *("pack_pixels", "gate_port"),
+        *("pack_pixels", "bridge_port"),
     }
 )
-"""Settings that may change when a run is resumed, because they do not alter what is learned."""
+"""Settings that may change when a run is resumed, because they do not change what is learned."""
 
 
 # -- the graph ---------------------------------------------------------------------------------
@@ -158,7 +194,7 @@ ALGORITHM_FREE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerGroup:
-    """Workers of one kind that share their wiring."""
+    """Workers of one kind, with the same streams and policies."""
 
     kind: str
     """Import path of the worker class; its `build(context)` makes one."""
@@ -166,9 +202,9 @@ class WorkerGroup:
     max_count: int = 0
     """Workers that the plan has room for; 0 is `count`."""
     serves: tuple[str, ...] = ()
-    """Policies whose inference it answers."""
+    """Policies whose inference requests it answers."""
     asks: tuple[str, ...] = ()
-    """Policies whose inference it asks."""
+    """Policies that it sends inference requests to."""
     reads: tuple[str, ...] = ()
     """Sample streams it reads."""
     writes: tuple[str, ...] = ()
@@ -178,45 +214,45 @@ class WorkerGroup:
     follows: tuple[str, ...] = ()
     """Policies whose weights it reads."""
     beside: str = ""
-    """Group whose workers share their process with this one's, index by index."""
+    """Group whose workers share a process with this group's workers of the same index."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Plain values for the worker's own use."""
     restarts: bool = True
     """Whether a killed worker is started again."""
     max_restarts: int = -1
-    """How often, within the window; -1 is as the experiment has it."""
+    """How often it is started again within the window; -1 takes the experiment's limit."""
     threads: int = 1
     """Threads for numeric libraries in its process."""
 
     @property
     def capacity(self) -> int:
-        """Workers that there may be while a run goes on."""
+        """The most workers that a run may have."""
         return max(self.count, self.max_count)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamNode:
-    """A sample stream of one policy's fragments."""
+    """A sample stream with the fragments of one policy."""
 
     policy: str
     delivery: Literal["any", "all", "key"] = "any"
     bounds_age: bool = True
-    """Whether writers wait for newer weights; only where data begins."""
+    """Whether writers wait for newer weights; only true for the stream that actors write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """The topology on one page: worker groups and sample streams, by name.
+    """The worker groups and sample streams of an experiment, by name.
 
-    Where a policy has several trainers, each has streams of its own: every stream of the policy is
-    as many in the plan, and workers on the way are divided among them.
+    Where a policy has several trainers, each trainer has its own streams: the plan has a copy of
+    every stream of the policy for each trainer, and divides workers on the way among the copies.
     """
 
     workers: dict[str, WorkerGroup]
     streams: dict[str, StreamNode]
 
     def insert(self, name: str, group: WorkerGroup, *, into: str) -> Graph:
-        """Puts workers in the middle of a stream: its old readers read what they write."""
+        """Puts workers into the middle of a stream: its readers now read what the workers write."""
         if into not in self.streams:
             raise ConfigError(f"graph: no stream {into!r}; there are {', '.join(self.streams)}.")
         after = f"{into}/{name}"
@@ -233,7 +269,7 @@ class Graph:
         return Graph(workers=workers, streams={**self.streams, after: node})
 
     def parts(self, stream: str) -> int:
-        """How many streams a stream is in the plan: one for each trainer of its policy."""
+        """How many copies of a stream the plan has: one for each trainer of its policy."""
         policy = self.streams[stream].policy
         return next((g.count for g in self.workers.values() if policy in g.trains), 1)
 
@@ -241,8 +277,10 @@ class Graph:
 def assign_agents(
     policies: Mapping[str, PolicyConfig], agents: list[str], *, idle: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """Each policy's agents, by the first pattern that matches; `idle` leaves policies without any
-    out, which is an error otherwise."""
+    """Each policy's agents, by the first pattern that matches.
+
+    A policy without agents is an error; with `idle` it is left out instead.
+    """
     assigned: dict[str, list[str]] = {name: [] for name in policies}
     for agent in agents:
         for name, policy in policies.items():
@@ -265,11 +303,11 @@ def assign_agents(
 
 
 def build_graph(experiment: Experiment) -> Graph:
-    """The graph of an experiment whose layout and counts are settled."""
+    """The graph of an experiment whose layout and counts are decided."""
     trained = tuple(n for n, p in experiment.policies.items() if p.mode == "train")
-    everyone = tuple(experiment.policies)
+    all_policies = tuple(experiment.policies)
     inline = experiment.layout == "inline"
-    # Where they may be on several hosts each of these has to know the newest version.
+    # Trainers that may be on several hosts must know the newest version on every host.
     apart = experiment.trainer.count > 1 and experiment.trainer.trust_network
     workers = {
         f"trainer-{name}" if len(trained) > 1 else "trainer": WorkerGroup(
@@ -287,8 +325,8 @@ def build_graph(experiment: Experiment) -> Graph:
         kind="srl.workers.policy:PolicyWorker",
         count=experiment.actor.count if inline else experiment.inference.count,
         max_count=experiment.actor.max_count if inline else experiment.inference.max_count,
-        serves=everyone,
-        follows=everyone,
+        serves=all_policies,
+        follows=all_policies,
         beside="actor" if inline else "",
         max_restarts=experiment.inference.max_restarts,
         threads=experiment.inference.threads,
@@ -297,7 +335,7 @@ def build_graph(experiment: Experiment) -> Graph:
         kind="srl.workers.actor:ActorWorker",
         count=experiment.actor.count,
         max_count=experiment.actor.max_count,
-        asks=everyone,
+        asks=all_policies,
         writes=trained,
         follows=trained,
         max_restarts=experiment.actor.max_restarts,
@@ -306,13 +344,14 @@ def build_graph(experiment: Experiment) -> Graph:
         workers["evaluator"] = WorkerGroup(
             kind="srl.workers.evaluator:EvaluatorWorker",
             count=experiment.evaluator.count,
-            follows=everyone,
+            follows=all_policies,
             max_restarts=experiment.evaluator.max_restarts,
         )
     graph = Graph(workers=workers, streams={name: StreamNode(policy=name) for name in trained})
     if experiment.dataflow:
         change: Callable[[Graph], Graph] = resolve(experiment.dataflow)
-        graph = change(graph)
+        with user_code(f"dataflow {experiment.dataflow!r}"):
+            graph = change(graph)
         if not isinstance(graph, Graph):
             raise ConfigError(
                 f"dataflow {experiment.dataflow!r}: expected it to return a Graph, got "
@@ -328,7 +367,7 @@ def check_graph(graph: Graph) -> None:
             if stream not in graph.streams:
                 raise ConfigError(f"graph: {name!r} uses stream {stream!r}, which is not declared.")
         if group.beside and group.beside not in graph.workers:
-            raise ConfigError(f"graph: {name!r} is beside {group.beside!r}, which is not there.")
+            raise ConfigError(f"graph: {name!r} is beside {group.beside!r}, which does not exist.")
         if group.count < 1:
             raise ConfigError(f"graph: {name!r} expects at least 1 worker, got {group.count}.")
     for stream in graph.streams:
@@ -346,16 +385,17 @@ def check_graph(graph: Graph) -> None:
 
 
 def _check_policies(graph: Graph) -> None:
-    for verb, answer, what in (
-        ("asks", "serves", "its inference is asked for but no worker serves it"),
+    for verb, answer, problem in (
+        ("asks", "serves", "asks for its actions, but no worker group serves it"),
         ("trains", "trains", ""),
     ):
         for name, group in graph.workers.items():
             for policy in getattr(group, verb):
                 others = [n for n, g in graph.workers.items() if policy in getattr(g, answer)]
                 if not others:
-                    raise ConfigError(f"graph: policy {policy!r}: {what} ({name!r}).")
+                    raise ConfigError(f"graph: policy {policy!r}: {name!r} {problem}.")
                 if verb == "trains" and len(others) > 1:
                     raise ConfigError(
-                        f"graph: policy {policy!r} has one writer of weights, got {others}."
+                        f"graph: policy {policy!r}: expected one worker group that trains it, got "
+                        f"{', '.join(others)}."
                     )

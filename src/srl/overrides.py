@@ -1,4 +1,4 @@
-"""Changing single settings of an experiment by dotted key, as `--set` and `srl.train(set=)` do."""
+"""Changes single settings of an experiment by dotted key, as `--set` and `srl.train(set=)` do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from srl.policies.registry import policy_config
 from srl.settings import convert, describe, show, to_plain
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
-_OPEN = frozenset({"algorithm", "network", "policies", "env.args"})
-"""Settings of an experiment that have settings of their own in place of a value."""
+_NESTED = frozenset({"algorithm", "network", "policies", "env.args"})
+"""Settings of an experiment that hold further settings instead of a value."""
 _NUMBER = re.compile(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)")
 
 
@@ -32,7 +32,7 @@ class Setting:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, as everyone but YAML 1.1 thinks."""
+    """YAML in which 1e-3 is a number; in YAML 1.1 it is text."""
 
 
 _Loader.add_implicit_resolver(
@@ -43,7 +43,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_number(text: str, name: str) -> int:
-    """A whole number as people write it: 200000, 200_000, 1e6, 2M, 50k."""
+    """A whole number in any usual form: 200000, 200_000, 1e6, 2M, 50k."""
     match = _NUMBER.fullmatch(text.strip())
     try:
         if match is None:
@@ -76,15 +76,15 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
 
 
 def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """The experiment with some settings changed; unknown keys and unfit values raise."""
+    """The experiment with some settings changed; raises for unknown keys and wrong values."""
     if not settings:
         return experiment
     plain = to_plain(experiment)
-    # Names come first: they decide which other keys there are.
+    # Names come first, because they decide which other keys exist.
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         if key == "steps" and isinstance(value, str):
             value = parse_number(value, "steps")
-        _place(plain, key, value, experiment)
+        _set_value(plain, key, value, experiment)
     changed = convert(plain, Experiment, "")
     heads = {key.split(".")[0] for key in settings}
     if "policies" in heads:
@@ -96,7 +96,7 @@ def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
 def _check_parts(experiment: Experiment, parts: list[str]) -> None:
     """Raises if a setting of the algorithm or the network is unknown or does not fit."""
     for part in parts:
-        kind = _settings_of(experiment, part)
+        kind = _settings_class(experiment, part)
         plain = {k: v for k, v in getattr(experiment, part).items() if k != "name"}
         convert(plain, kind, part)
         for name, policy in experiment.policies.items():
@@ -127,25 +127,25 @@ def list_settings(experiment: Experiment) -> Iterator[Setting]:
 
 def _part_settings(experiment: Experiment, part: str) -> Iterator[Setting]:
     mine = getattr(experiment, part)
-    for key, kind, default, meaning in describe(_settings_of(experiment, part), f"{part}."):
+    for key, kind, default, meaning in describe(_settings_class(experiment, part), f"{part}."):
         name = key.removeprefix(f"{part}.")
         value = show(mine[name]) if name in mine else default
         yield Setting(key, kind, value, meaning)
 
 
-def _settings_of(experiment: Experiment, part: str) -> type:
+def _settings_class(experiment: Experiment, part: str) -> type:
     """The settings class behind `algorithm` or `network`."""
     if part == "algorithm":
         return algorithm_config(experiment.algorithm["name"])
     return policy_config(experiment.network["name"])
 
 
-def _place(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:
+def _set_value(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:
     """Writes one value into nested plain settings."""
     parts = key.split(".")
     head = parts[0]
     if head in ("algorithm", "network") and parts[1:] == ["name"] and value != plain[head]["name"]:
-        # Settings of one algorithm mean nothing to another.
+        # Settings of one algorithm are not valid for another one.
         plain[head] = {"name": value}
         return
     _check_key(key, parts, plain, experiment)
@@ -170,14 +170,14 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
             return
         case ["algorithm" | "network" as part, name]:
             named = dataclasses.replace(experiment, **{part: plain[part]})
-            kind: Any = _settings_of(named, part)
+            kind: Any = _settings_class(named, part)
             if name in ("name", *(field.name for field in dataclasses.fields(kind))):
                 return
-            raise ConfigError(f"unknown setting {key!r}: {nearest(key, _known(named))}")
-    # What the experiment itself has is looked up without its algorithm, which imports torch.
-    if key not in _OPEN and any(key == own for own, *_ in describe(Experiment)):
+            raise ConfigError(f"unknown setting {key!r}: {nearest(key, _known_keys(named))}")
+    # The experiment's own settings are checked without its algorithm, which imports torch.
+    if key not in _NESTED and any(key == own for own, *_ in describe(Experiment)):
         return
-    known = _known(experiment)
+    known = _known_keys(experiment)
     same_end = [name for name in known if name.split(".")[-1] == parts[-1]]
     if same_end:
         hint = f"did you mean {' or '.join(repr(name) for name in same_end[:3])}?"
@@ -186,7 +186,7 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
     raise ConfigError(f"unknown setting {key!r}: {hint}")
 
 
-def _known(experiment: Experiment) -> list[str]:
+def _known_keys(experiment: Experiment) -> list[str]:
     return [setting.key for setting in list_settings(experiment)]
 
 

@@ -1,4 +1,4 @@
-"""Finding user code by name: `module:attribute` or `path/to/file.py:attribute`, in any process."""
+"""Finds user code by name, `module:attribute` or `path/to/file.py:attribute`, in any process."""
 
 from __future__ import annotations
 
@@ -6,31 +6,76 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from srl.errors import ConfigError, nearest
+from srl.tracebacks import user_code
 
 SENT_FROM = "SRL_CODE_SENT_FROM"
-"""Names, where a user's folder was sent to another machine, the folder as it was at home. There it
-is the folder that processes start in."""
+"""Environment variable with the original path of a user's folder that was sent to another machine.
+Processes on that machine start in the copy of the folder."""
+_MAIN_GUARD = 'Put the code that runs the program under: if __name__ == "__main__":'
+_importing: list[str] = []
+"""The user's files and modules that are being imported now, the outermost first."""
+
+
+@contextmanager
+def importing(name: str) -> Iterator[None]:
+    """Marks a user's file or module as being imported: it must not train or end the program."""
+    _importing.append(name)
+    try:
+        yield
+    except SystemExit as error:
+        raise ConfigError(
+            f"{name}: expected a file that can be imported, got one that ends the program (exit "
+            f"code {error.code}). {_MAIN_GUARD}"
+        ) from None
+    finally:
+        _importing.pop()
+
+
+@contextmanager
+def _user_import(name: str) -> Iterator[None]:
+    """Like `importing`, and reports what the import raises as an error of the user's code."""
+    with user_code(f"{name}: its import"), importing(name):
+        yield
+
+
+def refuse_while_importing(call: str) -> None:
+    """Raises if a user's file makes `call` while SRL imports the file.
+
+    Every process of a run imports that file, so each process would make the call again.
+    """
+    if _importing:
+        raise ConfigError(
+            f"{call}: expected a call by a program, got one by {_importing[-1]} while SRL imports "
+            f"it. Every process of a run imports this file, and would make the call again. "
+            f"{_MAIN_GUARD}"
+        )
 
 
 def resolve(path: str) -> Any:
-    """The object that an import path names."""
+    """The object at an import path."""
     module_name, _, attribute = path.rpartition(":")
     if not module_name or not attribute:
         raise ConfigError(
             f"import path: expected 'module:attribute' or 'file.py:attribute', got {path!r}."
         )
-    module = _load_file(module_name) if module_name.endswith(".py") else _load_module(module_name)
-    found: Any = module
+    found: Any = load(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [name for name in vars(found) if not name.startswith("_")]
             raise ConfigError(f"{module_name} has no {attribute!r}: {nearest(part, known)}")
         found = getattr(found, part)
     return found
+
+
+def load(name: str) -> Any:
+    """Imports a module by its name or its file; modules of the current folder are found too."""
+    return _load_file(name) if name.endswith(".py") else _load_module(name)
 
 
 def path_of(thing: Any) -> str:
@@ -53,29 +98,49 @@ def path_of(thing: Any) -> str:
     return f"{source or module}:{name}"
 
 
-def _load_module(name: str) -> Any:
+@contextmanager
+def with_current_folder() -> Iterator[None]:
+    """Lets code inside the `with` block import modules of the current folder, as `load` does."""
+    before = list(sys.path)
+    _add_current_folder()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _add_current_folder() -> None:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(error.name + ".")):
-            raise ConfigError(
-                f"import path: no module named {name!r}. Is it installed, or in this folder?"
-            ) from None
-        raise
 
 
-def _arrived(file: Path) -> Path:
-    """Where a file of the user's folder is on this machine."""
-    home = os.environ.get(SENT_FROM)
-    if home and file.is_relative_to(home):
-        return Path.cwd() / file.relative_to(home)
+def _load_module(name: str) -> Any:
+    # Not for SRL's own modules: the current folder may be another user's. A file there with the
+    # name of a package would be imported instead of the package.
+    if name.partition(".")[0] != "srl":
+        _add_current_folder()
+    with _user_import(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(error.name + ".")):
+                raise ConfigError(
+                    f"import path: no module named {name!r}. Is it installed, or in this folder?"
+                ) from None
+            raise
+
+
+def local_file(name: str) -> Path:
+    """The path on this machine of a file that an import path names."""
+    file = Path(name).resolve()
+    original = os.environ.get(SENT_FROM)
+    if original and file.is_relative_to(original):
+        return Path.cwd() / file.relative_to(original)
     return file
 
 
 def _load_file(name: str) -> Any:
-    file = _arrived(Path(name).resolve())
+    file = local_file(name)
     if not file.is_file():
         raise ConfigError(f"import path: no file {name!r}.")
     module_name = f"srl_user_{file.stem}_{abs(hash(str(file))):x}"
@@ -90,7 +155,8 @@ def _load_file(name: str) -> Any:
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     try:
-        spec.loader.exec_module(module)
+        with _user_import(str(file)):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[module_name]
         raise

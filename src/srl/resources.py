@@ -1,15 +1,21 @@
-"""What workers need of a machine, and what Ray and Slurm are told about it.
+"""What workers need from a machine, and the settings for Ray and Slurm.
 
-`--set resources.trainer.gpus=1` says what one worker of a kind needs; a host asks its engine for
+`--set resources.trainer.gpus=1` says what one worker of a kind needs. A host asks its backend for
 the sum over its workers.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from srl.errors import ConfigError
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's main memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +23,11 @@ class ResourceConfig:
     """What one worker of a kind needs."""
 
     cpus: float = 1.0
-    """Cores; parts of one are fine where many workers mostly wait."""
+    """Cores; use a fraction where many workers mostly wait."""
     gpus: float = 0.0
-    """GPUs; Ray shares one between workers that ask for parts of it, Slurm gives whole ones."""
+    """GPUs; Ray shares a GPU between workers that ask for fractions, Slurm gives whole GPUs."""
     memory_gb: float = 0.0
-    """Main memory; 0 asks for none in particular."""
+    """Main memory; 0 asks for no particular amount."""
 
     def __post_init__(self) -> None:
         for name in ("cpus", "gpus", "memory_gb"):
@@ -40,7 +46,7 @@ class ResourceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourcesConfig:
-    """What one worker of each kind needs; workers beside each other are counted each."""
+    """What one worker of each kind needs; workers that share a process are counted one by one."""
 
     actor: ResourceConfig = field(default_factory=ResourceConfig)
     """An actor, with its environments."""
@@ -49,7 +55,7 @@ class ResourcesConfig:
     trainer: ResourceConfig = field(default_factory=ResourceConfig)
     """A trainer."""
     other: ResourceConfig = field(default_factory=ResourceConfig)
-    """Any other worker: evaluators, and what a dataflow of your own adds."""
+    """Any other worker: evaluators, and workers that your own dataflow adds."""
 
     def of(self, groups: Iterable[str]) -> ResourceConfig:
         """The sum over workers, given by the names of their groups (`actor`, `trainer-red`)."""
@@ -61,25 +67,25 @@ class ResourcesConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RayConfig:
-    """How agents are started on a Ray cluster."""
+    """How host agents are started on a Ray cluster."""
 
     address: str = ""
-    """The cluster: `auto`, HOST:PORT or ray://HOST:PORT; empty starts a small one on this machine.
-    """
+    """The cluster: `auto`, HOST:PORT or ray://HOST:PORT; empty starts a small cluster on this
+    machine."""
     working_dir: str = "."
-    """The folder of the user's code that is sent to every node; empty sends none."""
+    """The folder with the user's code, which is sent to every node; empty sends none."""
     py_modules: tuple[str, ...] = ()
-    """Packages that are sent too, by their folders; for code outside of `working_dir`."""
+    """Folders of packages that are sent too, for code outside of `working_dir`."""
     pip: tuple[str, ...] = ()
-    """Packages that Ray installs on every node before agents start there."""
+    """Packages that Ray installs on every node before host agents start there."""
     env_vars: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the agents."""
+    """Environment variables of the host agents."""
     spread: str = "SPREAD"
-    """Where the hosts of a run are placed: SPREAD, STRICT_SPREAD, PACK or STRICT_PACK."""
+    """How Ray places the hosts of a run: SPREAD, STRICT_SPREAD, PACK or STRICT_PACK."""
     max_restarts: int = -1
-    """How often Ray starts an agent again, here or on another node; -1 has no limit."""
+    """How often Ray starts a host agent again, on the same or another node; -1 has no limit."""
     wait_seconds: float = 0.0
-    """How long to wait for resources before giving up; 0 waits for as long as it takes."""
+    """How long to wait for resources before the run fails; 0 has no limit."""
 
     def __post_init__(self) -> None:
         known = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
@@ -93,26 +99,26 @@ class RayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig:
-    """What a job asks Slurm for."""
+    """What a job requests from Slurm."""
 
     partition: str = ""
     """The partition; empty takes the cluster's default."""
     account: str = ""
-    """The account that pays; empty takes the user's default."""
+    """The account to charge; empty takes the user's default."""
     qos: str = ""
     """The quality of service; empty takes the default."""
     time_minutes: int = 0
-    """How long the job may take before it has to queue again; 0 takes the partition's limit."""
+    """Time limit of the job, after which it is queued again; 0 takes the partition's limit."""
     gres: str = ""
-    """What is asked for where a host needs GPUs, with {gpus} for their number; empty asks by
-    `--gpus-per-node`."""
+    """Value of `--gres` for hosts that need GPUs, with {gpus} for their number; empty uses
+    `--gpus-per-node` instead."""
     signal_seconds: int = 60
-    """How long before the time limit the run writes its last checkpoint and is queued again."""
+    """Time before the limit at which the run writes its last checkpoint and is queued again."""
     setup: tuple[str, ...] = ()
-    """Lines of shell that run once, on the head's node, before the run; what they set, like `module
-    load python` does, holds on the other nodes too."""
+    """Shell lines that run once, on the head's node, before the run. The variables that they set
+    (as `module load python` does) also reach the other nodes."""
     extra: tuple[str, ...] = ()
-    """More options of sbatch for every part of the job, like `--constraint=ib`."""
+    """More sbatch options for every part of the job, like `--constraint=ib`."""
 
     def __post_init__(self) -> None:
         for name in ("time_minutes", "signal_seconds"):

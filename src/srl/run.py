@@ -1,4 +1,4 @@
-"""Training from Python, and a run afterwards: its policies, evaluation, videos and plots.
+"""Trains from Python, and opens runs: their policies, evaluation, videos and plots.
 
 run = srl.train("CartPole-v1", steps=200_000)
 run.evaluate(episodes=20).mean
@@ -7,22 +7,23 @@ run.policy.act(obs)
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from srl.arguments import assemble, resumed
 from srl.errors import ConfigError, RunError
 from srl.experiment import Experiment, Launcher, Layout
-from srl.launch.run_dir import RunDir, new_run_dir
-from srl.launch.slurm_job import inside_job, wait_for_job
-from srl.overrides import override
-from srl.recipes.target import DEFAULT_STEPS, absolute, find_experiment
-from srl.services.summary import Summary, read_summary
+from srl.launch.backends.slurm_job import inside_job, wait_for_job
+from srl.launch.directory.run_dir import RunDir, new_run_dir
+from srl.reporting.summary import Summary, read_summary
+from srl.resolve import refuse_while_importing
 
 if TYPE_CHECKING:
-    from srl.playing import ActingPolicy, Score
+    from srl.acting import ActingPolicy
+    from srl.evaluation import OnProgress
+    from srl.services.score import Score
 
 PLOT_FILE = "plot.png"
 
@@ -46,7 +47,7 @@ def train(
     fresh: bool = False,
     quiet: bool = False,
 ) -> Run:
-    """Trains to the end and returns the run; a `run_dir` that has one goes on from its checkpoint.
+    """Trains to the end and returns the run; a run in `run_dir` continues from its checkpoint.
 
     `target` is a recipe's name, an environment's id or class, or an `Experiment`. `set` takes every
     other setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them).
@@ -67,55 +68,28 @@ def train(
         init_from=init_from,
         set=set,
     )
-    path = Path(run_dir) if run_dir else new_run_dir(experiment.name, experiment.seed)
-    return start(experiment, path, fresh=fresh, quiet=quiet, begun=begun)
+    path = run_path(experiment, run_dir)
+    run = start(experiment, path, fresh=fresh, quiet=quiet, begun=begun)
+    if not quiet:
+        print(run.report(), flush=True)
+    return run
 
 
-def load(run_dir: str | Path) -> Run:
-    """A run that was trained before."""
-    RunDir(Path(run_dir)).read_config()
-    return Run(Path(run_dir))
+def load(run_dir: str | Path, *, trust: bool = False) -> Run:
+    """Opens a run that was trained before.
+
+    The first use of its policies imports the code that the run names. If this user did not make the
+    run on this machine, that needs `trust`, unless all of the code is SRL's own.
+    """
+    return Run(Path(run_dir), trust=trust)
 
 
-def assemble(
-    target: Any,
-    *,
-    algorithm: str | None = None,
-    layout: str | None = None,
-    launcher: str | None = None,
-    listen: str | None = None,
-    steps: int | None = None,
-    seconds: float | None = None,
-    until: str | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    env_args: dict[str, Any] | None = None,
-    init_from: str | Path | None = None,
-    set: Mapping[str, Any] | None = None,
-) -> Experiment:
-    """The experiment that the arguments of `train` describe, checked."""
-    settings: dict[str, Any] = dict(set or {})
-    given = {
-        "algorithm.name": None if algorithm is None else absolute(algorithm),
-        "layout": layout,
-        "launcher": launcher,
-        "listen": listen,
-        "steps": steps,
-        "seconds": seconds,
-        "until": until,
-        "seed": seed,
-        "trainer.device": device,
-    }
-    settings |= {key: value for key, value in given.items() if value is not None}
-    if settings.get("until") == "none":
-        settings["until"] = ""
-    experiment = override(find_experiment(target, env_args), settings)
-    if init_from is not None:
-        experiment = _starting_from(experiment, str(init_from))
-    if not (experiment.steps or experiment.seconds or experiment.until):
-        experiment = dataclasses.replace(experiment, steps=DEFAULT_STEPS)
-    _check_until(experiment)
-    return experiment
+def run_path(experiment: Experiment, run_dir: str | Path | None) -> Path:
+    """The folder of a run, a new one if none is given; raises if a device is missing here."""
+    from srl.launch.plan.build import check_devices
+
+    check_devices(experiment)
+    return Path(run_dir) if run_dir else new_run_dir(experiment.name, experiment.seed)
 
 
 def start(
@@ -126,34 +100,34 @@ def start(
     quiet: bool = False,
     begun: float | None = None,
 ) -> Run:
-    """Trains an experiment in a folder, going on from what is there unless `fresh`.
+    """Trains an experiment in a folder; continues the run that is there, unless `fresh`.
 
-    `begun` is the `time.monotonic()` at which the user asked for it, now if left out.
+    `begun` is the `time.monotonic()` at which the user's command began; the default is now.
     """
-    from srl.launch.launch import launch
+    from srl.launch.run.launch import launch
 
     if is_for_slurm(experiment):
-        return when_done(hand_in(experiment, path, fresh=fresh), path)
-    _make_way(experiment, path, fresh)
+        return wait_for_run(submit_job(experiment, path, fresh=fresh), path)
+    _prepare_folder(experiment, path, fresh)
     launch(experiment, path, quiet=quiet, begun=begun)
     return Run(path)
 
 
 def is_for_slurm(experiment: Experiment) -> bool:
-    """Whether a run is to be handed in as a Slurm job, and this is not yet the job."""
+    """Whether a run must be submitted as a Slurm job, and this process is not in the job."""
     return experiment.launcher == "slurm" and not inside_job()
 
 
-def hand_in(experiment: Experiment, path: Path, *, fresh: bool = False) -> str:
-    """Hands in a run as a Slurm job and returns the job's number."""
-    from srl.launch.slurm_submit import submit_run
+def submit_job(experiment: Experiment, path: Path, *, fresh: bool = False) -> str:
+    """Submits a run as a Slurm job and returns the job's number."""
+    from srl.launch.backends.slurm_submit import submit_run
 
-    _make_way(experiment, path, fresh)
-    return submit_run(_filled_in(experiment), RunDir(path))
+    _prepare_folder(experiment, path, fresh)
+    return submit_run(experiment, RunDir(path))
 
 
-def when_done(job: str, path: Path) -> Run:
-    """The run that a Slurm job was handed in for, once the job has ended; raises if it failed."""
+def wait_for_run(job: str, path: Path) -> Run:
+    """Waits until a Slurm job has ended and returns its run; raises if the run failed."""
     wait_for_job(job)
     run = Run(path)
     if run.summary.status == "failed":
@@ -161,43 +135,69 @@ def when_done(job: str, path: Path) -> Run:
     return run
 
 
-def _make_way(experiment: Experiment, path: Path, fresh: bool) -> None:
-    """Removes the run that is there if `fresh`; otherwise this one must be able to go on in it."""
+def _prepare_folder(experiment: Experiment, path: Path, fresh: bool) -> None:
+    """Removes the run in the folder if `fresh`; otherwise raises if it cannot be continued."""
     directory = RunDir(path)
+    if directory.exists:
+        directory.check_links()
     if fresh:
         directory.clear()
-    elif directory.exists:
-        directory.check_resumable(_filled_in(experiment))
+    if directory.has_checkpoints:
+        # Only training needs this import, because it loads what makes a plan.
+        from srl.launch.directory.checkpoint_sizes import check_sizes
+
+        directory.check_resumable(experiment)
+        check_sizes(directory)
+    else:
+        # The folder has no learned state yet, so any settings are fine.
+        directory.check_free()
 
 
 def resume(
     run_dir: str | Path,
     *,
+    layout: Layout | None = None,
+    launcher: Launcher | None = None,
+    listen: str | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    until: str | None = None,
+    device: str | None = None,
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
-    begun: float | None = None,
+    trust: bool = False,
 ) -> Run:
-    """Goes on with a run where its last checkpoint left off."""
-    begun = time.monotonic() if begun is None else begun
-    experiment = resumed(run_dir, set)
-    return start(experiment, Path(run_dir), quiet=quiet, begun=begun)
+    """Continues a run from its last checkpoint; arguments are as for `train`, and `trust` is as for
+    `load`.
 
-
-def resumed(run_dir: str | Path, set: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment that a run is, with some settings changed."""
-    settings = dict(set or {})
-    if settings.get("until") == "none":
-        settings["until"] = ""
-    experiment = override(RunDir(Path(run_dir)).read_config(), settings)
-    _check_until(experiment)
-    return experiment
+    A run that has reached its limits is not trained further: raise `steps`, `seconds` or `until`.
+    """
+    begun = time.monotonic()
+    experiment = resumed(
+        run_dir,
+        layout=layout,
+        launcher=launcher,
+        listen=listen,
+        steps=steps,
+        seconds=seconds,
+        until=until,
+        device=device,
+        set=set,
+        trust=trust,
+    )
+    run = start(experiment, run_path(experiment, run_dir), quiet=quiet, begun=begun)
+    if not quiet:
+        print(run.report(), flush=True)
+    return run
 
 
 class Run:
-    """One run: what it was, how it went, and the policies that came out of it."""
+    """One run: its experiment, its results and its policies."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, trust: bool = False) -> None:
         self.path = path
+        self.trust = trust
+        """Whether SRL imports code that the run names, even if this user did not make the run."""
         self.experiment: Experiment = RunDir(path).read_config()
         self._policies: Policies | None = None
 
@@ -206,8 +206,14 @@ class Run:
 
     @property
     def summary(self) -> Summary:
-        """How it went: what is in summary.json."""
+        """The results of the run, from summary.json."""
         return read_summary(self.path)
+
+    def report(self, plot: Path | None = None) -> str:
+        """The results as text, as printed at the end of a run; `plot` is a picture to mention."""
+        from srl.reporting.console import final_report
+
+        return final_report(self.summary, self.path, plot)
 
     @property
     def policies(self) -> Policies:
@@ -227,7 +233,8 @@ class Run:
         return self.policies[next(iter(self.policies))]
 
     def at(self, checkpoint: str) -> Policies:
-        """The policies as they were in a checkpoint: `latest`, `best`, a number, a version."""
+        """The policies as they were in a checkpoint: `latest`, `best` (`best:POLICY` where several
+        learn), a checkpoint's number like `12`, or a policy version like `v340`."""
         return Policies(self, checkpoint)
 
     def evaluate(
@@ -238,21 +245,27 @@ class Run:
         policies: Mapping[str, str] | None = None,
         seed: int = 1_000_000,
         explore: bool = False,
+        trust: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> Score:
-        """Plays whole episodes, greedily unless `explore`, and says how they went, by policy.
+        """Plays whole episodes, greedily unless `explore`, and returns the scores by policy.
 
-        `policies` puts others in their place: `{"hider": "RUN@best", "seeker": "random"}`.
+        `policies` replaces policies: `{"hider": "RUN@best", "seeker": "random"}`. `trust` is as for
+        `load`, for all of these runs. `checkpoint` may be `best`, or `best:POLICY` where several
+        policies learn. `on_progress(episodes, steps)` is called after each step.
         """
-        from srl.playing import evaluate
+        refuse_while_importing("run.evaluate")
+        from srl.evaluation import evaluate
 
         return evaluate(
             self.path,
-            self.experiment,
+            trust=self.trust or trust,
             episodes=episodes,
             checkpoint=checkpoint,
             replaced=policies or {},
             seed=seed,
             explore=explore,
+            on_progress=on_progress,
         )
 
     def play(
@@ -265,31 +278,38 @@ class Run:
         seed: int = 1_000_000,
         explore: bool = False,
         fps: int = 30,
+        trust: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> Path:
-        """Films episodes, as a GIF where no encoder is at hand; returns the written file."""
-        from srl.playing import film
+        """Makes a video of episodes and returns its file, a GIF if there is no encoder.
 
-        return film(
+        `policies` and `trust` are as for `evaluate`.
+        """
+        refuse_while_importing("run.play")
+        from srl.evaluation import record_video
+
+        return record_video(
             self.path,
-            self.experiment,
             Path(video),
+            trust=self.trust or trust,
             episodes=episodes,
             checkpoint=checkpoint,
             replaced=policies or {},
             seed=seed,
             explore=explore,
             fps=fps,
+            on_progress=on_progress,
         )
 
     def plot(self, output: str | Path | None = None) -> Path:
-        """Draws return, throughput and policy age over steps into a PNG, `plot.png` in the run."""
-        from srl.services.plotting import plot_runs
+        """Draws return, throughput and policy age over steps; returns the PNG file."""
+        from srl.reporting.plotting import plot_runs
 
         return plot_runs([self.path], Path(output) if output else self.path / PLOT_FILE)
 
 
 class Policies(Mapping[str, "ActingPolicy"]):
-    """A run's policies by name, loaded when they are asked for."""
+    """A run's policies by name; each is loaded at its first use."""
 
     def __init__(self, run: Run, checkpoint: str) -> None:
         self._run = run
@@ -300,10 +320,10 @@ class Policies(Mapping[str, "ActingPolicy"]):
         if name not in self._run.experiment.policies:
             raise KeyError(name)
         if name not in self._loaded:
-            from srl.playing import acting_policy
+            from srl.evaluation import acting_policy
 
             self._loaded[name] = acting_policy(
-                self._run.path, self._run.experiment, name, self._checkpoint
+                self._run.path, name, self._checkpoint, trust=self._run.trust
             )
         return self._loaded[name]
 
@@ -312,33 +332,3 @@ class Policies(Mapping[str, "ActingPolicy"]):
 
     def __len__(self) -> int:
         return len(self._run.experiment.policies)
-
-
-def _starting_from(experiment: Experiment, source: str) -> Experiment:
-    """Every policy that is trained starts with the weights that a run ended with."""
-    path, at, checkpoint = source.partition("@")
-    RunDir(Path(path)).read_config()
-    source = f"{Path(path).resolve()}{at}{checkpoint}"
-    policies = {
-        name: dataclasses.replace(policy, source=source) if policy.mode == "train" else policy
-        for name, policy in experiment.policies.items()
-    }
-    return dataclasses.replace(experiment, policies=policies)
-
-
-def _filled_in(experiment: Experiment) -> Experiment:
-    """The experiment with all defaults spelt out, as config.yaml has it."""
-    from srl.launch.plan import algorithm_settings, network_settings
-
-    return dataclasses.replace(
-        experiment,
-        algorithm=algorithm_settings(experiment),
-        network=network_settings(experiment),
-    )
-
-
-def _check_until(experiment: Experiment) -> None:
-    if experiment.until:
-        from srl.services.until import parse_until
-
-        parse_until(experiment.until)

@@ -1,5 +1,7 @@
-"""Settings: frozen dataclasses with a docstring under each field, read from YAML and `--set
-key=value`."""
+"""Reads settings from YAML and `--set key=value` into frozen dataclasses.
+
+Each field of such a dataclass has a docstring under it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import math
 import textwrap
 from collections.abc import Iterator
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -18,14 +21,30 @@ from srl.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
+MAX_CONFIG_BYTES = 1 << 18
+"""Largest settings file that SRL reads; the settings of a thousand hosts fit into it."""
+
 
 def convert(values: dict[str, Any], kind: type[T], where: str) -> T:
-    """A settings dataclass from plain values; unknown keys and wrong types are named."""
+    """Makes a settings dataclass from plain values; errors name unknown keys and wrong types."""
     _check_keys(values, kind, where)
     try:
-        return msgspec.convert(values, kind, strict=False)
+        converted = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), values, kind, where)) from None
+    _refuse_nan(converted, where)
+    return converted
+
+
+def _refuse_nan(settings: Any, where: str) -> None:
+    """Raises if a setting is NaN, which passes all checks of bounds."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        key = f"{where}.{field.name}" if where else field.name
+        if dataclasses.is_dataclass(value):
+            _refuse_nan(value, key)
+        elif isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{key}: expected a number, got nan.")
 
 
 def _explain(message: str, values: dict[str, Any], kind: type, where: str) -> str:
@@ -83,7 +102,7 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]
 
 
 def show(value: Any) -> str:
-    """A value as one would write it after `--set key=`."""
+    """A value as a user writes it after `--set key=`."""
     plain = to_plain(value)
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 

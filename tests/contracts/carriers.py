@@ -16,14 +16,14 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena, HeapArena
-from srl.arena.shm import Bell, RunFolder, ShmArena
+from srl.arena.shm import RunFolder, ShmArena, WakePipe
 from srl.data.records import Trajectory
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
 from srl.services.parameters import ParameterSpec
 from srl.streams.inference import InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSpec, Slot, create_sample
-from srl.streams.sample_books import Ledger
+from srl.streams.sample_accounting import StreamAccount
 
 if TYPE_CHECKING:
     from hosts import TcpCarrier
@@ -43,9 +43,9 @@ class Carrier:
     folder: Path | None
     open: Callable[[str], Arena]
 
-    def bell(self, process: str) -> Bell:
+    def wake_pipe(self, process: str) -> WakePipe:
         assert self.folder is not None
-        return Bell(self.folder, process)
+        return WakePipe(self.folder, process)
 
     def create(self, spec: SampleSpec | InferenceSpec | ParameterSpec) -> None:
         """Makes a stream where its ends will be."""
@@ -118,10 +118,10 @@ def make_carrier(name: str) -> InlineCarrier | ShmCarrier | TcpCarrier:
 class Puppet:
     """A real process at one end of a stream, moved by the test one call at a time."""
 
-    def __init__(self, folder: Path, process: str, gated: bool = False) -> None:
+    def __init__(self, folder: Path, process: str, bridged: bool = False) -> None:
         script = str(Path(__file__).with_name("puppet.py"))
         self._process = subprocess.Popen(
-            [sys.executable, script, str(folder), process, *(["gated"] if gated else [])],
+            [sys.executable, script, str(folder), process, *(["gated"] if bridged else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -180,7 +180,7 @@ def inference_spec(**changes: Any) -> InferenceSpec:
         "extras": EXTRAS,
         "policy_state": STATE,
         "rows": 3,
-        "lanes_per_client": 2,
+        "slots_per_client": 2,
         "clients": ("c0",),
         "servers": ("s0",),
     }
@@ -234,6 +234,6 @@ def versions_of(trajectory: Trajectory) -> np.ndarray:
     return trajectory.policy_version[:-1][trajectory.acted[:-1]]
 
 
-def dropped(books: Ledger) -> dict[str, int]:
+def dropped(accounts: StreamAccount) -> dict[str, int]:
     """What was dropped, by reason."""
-    return {reason: count for reason, count in books.dropped.items() if count}
+    return {reason: count for reason, count in accounts.dropped.items() if count}

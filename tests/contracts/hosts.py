@@ -1,6 +1,6 @@
-"""Two hosts on one machine: a folder and a gate each, joined over loopback.
+"""Two hosts on one machine: a folder and a bridge each, joined over loopback.
 
-The gates of a `TcpCarrier` take their turns whenever a process rings, until nothing is under way
+The bridges of a `TcpCarrier` take their turns whenever a process rings, until nothing is under way
 any more: what one end did has reached the other when the call that did it returns.
 """
 
@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from carriers import Carrier, _create
 
-from srl.arena.shm import Bell, RunFolder, ShmArena, bump_placement, make_bell
+from srl.arena.shm import RunFolder, ShmArena, WakePipe, bump_placement, make_wake_pipe
+from srl.bridge.bridge import Bridge, message_limits
+from srl.bridge.messenger import BridgePlan, SampleRoute, WeightsRoute
 from srl.data.records import Snapshot
-from srl.gates.gate import Gate, message_limits
-from srl.gates.post import GatePlan, Samples, Weights
 from srl.net.links import Links
 from srl.net.peers import Peer, Peers
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
@@ -32,12 +32,12 @@ NEWEST = ParameterSpec(policy="newest", shapes={"w": ((4,), "float32")}, readers
 
 
 class Side:
-    """One host: its folder, its gate, and the processes that are there."""
+    """One host: its folder, its bridge, and the processes that are there."""
 
     def __init__(
         self,
         name: str,
-        plan: GatePlan,
+        plan: BridgePlan,
         folder: Path,
         processes: tuple[str, ...],
         clock: Callable[[], float],
@@ -49,12 +49,12 @@ class Side:
         self.processes = processes
         self.incarnation = 0
         for process in processes:
-            make_bell(folder, process)
+            make_wake_pipe(folder, process)
         bump_placement(folder)
-        self.arena = ShmArena(folder, "gate", gated=True, lazy=True)
-        self.bell = Bell(folder, "gate")
+        self.arena = ShmArena(folder, "bridge", bridged=True, lazy=True)
+        self.wake_pipe = WakePipe(folder, "bridge")
         self.links = links(name, limits=message_limits(plan, self.arena))
-        self.gate = Gate(plan, folder, self.arena, self.links, clock=clock, **options)
+        self.bridge = Bridge(plan, folder, self.arena, self.links, clock=clock, **options)
 
     def peer(self) -> Peer:
         return Peer(
@@ -66,18 +66,18 @@ class Side:
         )
 
     def close(self) -> None:
-        self.gate.close()
-        self.bell.close()
+        self.bridge.close()
+        self.wake_pipe.close()
         self.arena.close()
 
 
 class PumpedArena(ShmArena):
-    """Whoever rings waits until the gates have done all that follows from it."""
+    """Whoever rings waits until the bridges have done all that follows from it."""
 
     pump: Callable[[], None]
 
-    def ring(self, *processes: str) -> None:
-        super().ring(*processes)
+    def wake(self, *processes: str) -> None:
+        super().wake(*processes)
         self.pump()
 
 
@@ -100,17 +100,19 @@ class TcpCarrier(Carrier):
         return time.monotonic() + self._offset
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass for the gates."""
+        """Lets time pass for the bridges."""
         self._offset += seconds
 
     def create(self, *specs: SampleSpec | InferenceSpec | ParameterSpec) -> None:
         inference = tuple(spec for spec in specs if isinstance(spec, InferenceSpec))
         samples = tuple(spec for spec in specs if isinstance(spec, SampleSpec))
         weights = (NEWEST, *(spec for spec in specs if isinstance(spec, ParameterSpec)))
-        plan = GatePlan(
+        plan = BridgePlan(
             inference=inference,
-            samples=tuple(Samples(spec=spec, policy="newest") for spec in samples),
-            weights=tuple(Weights(spec=spec, trainers=("trainer", "second")) for spec in weights),
+            samples=tuple(SampleRoute(spec=spec, policy="newest") for spec in samples),
+            weights=tuple(
+                WeightsRoute(spec=spec, trainers=("trainer", "second")) for spec in weights
+            ),
         )
         left, right = ["actor", "second"], ["controller", "trainer", "writer"]
         for one in inference:
@@ -139,9 +141,9 @@ class TcpCarrier(Carrier):
     def tell(self, without: str = "") -> None:
         """Gives both hosts the address book."""
         peers = tuple(side.peer() for name, side in self.sides.items() if name != without)
-        # The one that is dialled first: it turns away a gate that it does not expect yet.
+        # The one that is dialled first: it turns away a bridge that it does not expect yet.
         for name, side in reversed(self.sides.items()):
-            side.gate.follow(Peers(own=name, peers=peers))
+            side.bridge.follow(Peers(own=name, peers=peers))
 
     def publish(self, version: int) -> None:
         arena = self._open("trainer")
@@ -150,55 +152,55 @@ class TcpCarrier(Carrier):
             ParameterWriter(NEWEST, arena).publish(Snapshot(version, weights))
 
     def _open(self, process: str) -> ShmArena:
-        arena = PumpedArena(self._runs[self.places[process]].path, process, gated=True)
+        arena = PumpedArena(self._runs[self.places[process]].path, process, bridged=True)
         arena.pump = self.pump
         self._arenas.append(arena)
         return arena
 
     def agent(self, process: str) -> ShmArena:
-        arena = PumpedArena(self._runs[self.places[process]].path, "agent", gated=True)
+        arena = PumpedArena(self._runs[self.places[process]].path, "agent", bridged=True)
         arena.pump = self.pump
         self._arenas.append(arena)
         return arena
 
-    def bell(self, process: str) -> Bell:
-        return Bell(self._runs[self.places[process]].path, process)
+    def wake_pipe(self, process: str) -> WakePipe:
+        return WakePipe(self._runs[self.places[process]].path, process)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """The gates take no turns by themselves."""
+        """The bridges take no turns by themselves."""
         self._pumping = True
         yield
         self._pumping = False
 
     def pump(self) -> None:
-        """Lets the gates take turns until nothing is under way."""
+        """Lets the bridges take turns until nothing is under way."""
         if self._pumping or len(self.sides) < 2:
             return
         self._pumping = True
         try:
             end = time.monotonic() + DEADLINE_SECONDS
             while self._turn():
-                assert time.monotonic() < end, "the gates never come to rest"
+                assert time.monotonic() < end, "the bridges never come to rest"
         finally:
             self._pumping = False
 
     def _turn(self) -> bool:
         left, right = self.sides["left"], self.sides["right"]
         before = (left.links.sent_messages, right.links.sent_messages)
-        came = left.gate.turn() + right.gate.turn()
+        came = left.bridge.turn() + right.bridge.turn()
         if came or before != (left.links.sent_messages, right.links.sent_messages):
             return True
         for one, other in ((left, right), (right, left)):
-            if not one.gate.post.greeted(other.name):
-                other.gate.wait(other.bell, 0.01)
+            if not one.bridge.post.greeted(other.name):
+                other.bridge.wait(other.wake_pipe, 0.01)
                 return True
             if self.missing(one, other):
                 came = other.links.received_messages
                 end = time.monotonic() + LOST_SECONDS
                 while time.monotonic() < end and came == other.links.received_messages:
-                    other.gate.wait(other.bell, 0.01)
-                    other.gate.turn()
+                    other.bridge.wait(other.wake_pipe, 0.01)
+                    other.bridge.turn()
                 if came == other.links.received_messages:
                     # A connection that was given up took them with it.
                     self._lost[one.name] = one.links.sent_messages - came

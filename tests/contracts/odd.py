@@ -1,5 +1,5 @@
 """Messages that have the right type and odd values, and the receivers that they are said to: a
-host's gate, and the head."""
+host's bridge, and the head."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from srl.arena.arena import HeapArena
-from srl.gates.messages import Message as GateMessage
-from srl.launch.control import PROTOCOL, Brief, Join, Packet, encode
-from srl.launch.control import Message as ControlMessage
-from srl.launch.hosts import Hosts
-from srl.services.board import ROW_BYTES, Board
+from srl.bridge.messages import Message as BridgeMessage
+from srl.launch.cluster.membership import Membership
+from srl.launch.cluster.protocol import PROTOCOL, Brief, JoinRequest, Packet, encode
+from srl.launch.cluster.protocol import Message as ControlMessage
 from srl.services.messages import Message as Report
+from srl.services.metric_names import MetricNames
 from srl.services.metrics import Collector, LoggingConfig
+from srl.services.worker_stats import ROW_BYTES, StatsTable
 from srl.streams.inference import InferenceClient, InferenceServer
-from srl.streams.relay import InferenceRelay
+from srl.streams.remote_requests import RemoteRequests
 from srl.streams.sample import SampleSink, SampleSource
-from srl.streams.sample_books import ledger, settled, together
+from srl.streams.sample_accounting import account, close_account, sum_accounts
 
 EDGES = (-(2**63), -(2**31), -1, 255, 2**31, 2**40, 2**48, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-NAMES = ("", "a", "left", "right", "home", "gate", "actor/0", "actor-0", "writer died", "samples")
+NAMES = ("", "a", "left", "right", "home", "bridge", "actor/0", "actor-0", "writer died", "samples")
 
 
 def plain(kind: inspect.Type) -> st.SearchStrategy[Any]:
@@ -91,7 +92,7 @@ def reports() -> st.SearchStrategy[bytes]:
 
 
 class Gates:
-    """Two gates, each of which hears odd things from the other's host."""
+    """Two bridges, each of which hears odd things from the other's host."""
 
     def __init__(self) -> None:
         self.carrier = TcpCarrier()
@@ -103,33 +104,33 @@ class Gates:
             SampleSink(self._samples, self.carrier.open("w0"), 0),
             SampleSource(self._samples, self.carrier.open("r0"), 0),
         ]
-        relay = InferenceRelay(self._requests, self.carrier.open("c0"))
+        relay = RemoteRequests(self._requests, self.carrier.open("c0"))
         sizes = [0, 16, self._samples.trajectory.nbytes]
         for rows in (1, 2, 3):
             for parts in (relay.request_parts(0, rows), relay.reply_parts(0, rows)):
                 sizes.append(sum(part.nbytes for part in parts))
         self.said = st.tuples(
-            plain(inspect.type_info(GateMessage)),
+            plain(inspect.type_info(BridgeMessage)),
             st.lists(st.sampled_from(sizes).map(bytes), max_size=1),
         )
         """Messages, each with its further frames."""
 
     def hear(self, said: tuple[Any, Sequence[bytes]]) -> None:
-        """Both gates hear a message, do what follows, and their workers look at it."""
+        """Both bridges hear a message, do what follows, and their workers look at it."""
         message, body = said
         head = msgspec.msgpack.encode([message, [0] * len(body)])
         for own, other in (("left", "right"), ("right", "left")):
-            gate = self.carrier.sides[own].gate
-            gate._receive(other, [memoryview(head), *map(memoryview, body)])
-            gate.turn()
+            bridge = self.carrier.sides[own].bridge
+            bridge._receive(other, [memoryview(head), *map(memoryview, body)])
+            bridge.turn()
         self._client.poll()
         self._server.poll()
-        ledger(self._samples, self.carrier.open("controller"))
+        account(self._samples, self.carrier.open("controller"))
 
     @property
     def rejected(self) -> int:
         """Messages that fitted no plan."""
-        return sum(side.gate.counters.get("rejected") for side in self.carrier.sides.values())
+        return sum(side.bridge.counters.get("rejected") for side in self.carrier.sides.values())
 
     def close(self) -> None:
         self.carrier.close()
@@ -152,23 +153,24 @@ class Head:
     """A head with a host that says odd things, and what the head makes of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.hosts = Hosts(_Nowhere(), wanted=("a",), silence_seconds=1e9, logs=folder)  # type: ignore[arg-type]
+        self.hosts = Membership(_Nowhere(), wanted=("a",), silence_seconds=1e9, logs=folder)  # type: ignore[arg-type]
         worker = SimpleNamespace(name="actor/0", process="actor-0")
         plan: Any = SimpleNamespace(workers=[worker], processes={"actor-0": [worker]})
-        self._board = Board(HeapArena(), ("actor/0",))
-        self.hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, self._board)
-        self._collector = Collector(folder, LoggingConfig(tensorboard=False))
+        self._stats_table = StatsTable(HeapArena(), ("actor/0",))
+        self.hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, self._stats_table)
+        names = MetricNames({"p": ("a_*", "b_*")}, ["p"])
+        self._collector = Collector(folder, LoggingConfig(tensorboard=False), names)
         self.said = plain(inspect.type_info(ControlMessage))
 
     def _session(self) -> str:
         """That of the host, which joins again if it has left."""
-        if "a" not in self.hosts.places:
-            join = Join(
+        if "a" not in self.hosts.nodes:
+            join = JoinRequest(
                 token="t", name="a", machine="", pid=1, cores=1, address="", version=PROTOCOL
             )
             self.hosts._take([b"i", encode(Packet("", 0, 0, join))], time.monotonic())
-            self.hosts.places["a"].start("actor-0", 0, ())
-        return self.hosts.places["a"].channel.session
+            self.hosts.nodes["a"].start("actor-0", 0, ())
+        return self.hosts.nodes["a"].channel.session
 
     def hear(self, message: Any) -> None:
         """The head hears a message and writes down what there is to be known."""
@@ -179,11 +181,15 @@ class Head:
         while self.hosts.reports:
             self._collector.add(self.hosts.reports.popleft())
         found: list[Any] = [self._collector.snapshot()]
-        for place in (*self.hosts.places.values(), *self.hosts.lost):
-            books = list(place.books.values())
-            found += [together([*books, *map(settled, books)]), place.peer(()), place.join]
+        for place in (*self.hosts.nodes.values(), *self.hosts.lost):
+            accounts = list(place.accounts.values())
+            found += [
+                sum_accounts([*accounts, *map(close_account, accounts)]),
+                place.peer(()),
+                place.join,
+            ]
             found += [(place.pid("actor-0"), ended.how) for ended in place.exits()]
-        row = self._board.rows["actor/0"]
+        row = self._stats_table.rows["actor/0"]
         found += [row.activity, time.monotonic_ns() - row.get("heartbeat_ns"), row.dump()]
         row.add("count_env_steps", 1)
         msgspec.json.encode(found)

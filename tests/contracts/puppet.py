@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from carriers import fill, tag_of, write
 
-from srl.arena.shm import Bell, ShmArena
+from srl.arena.shm import ShmArena, WakePipe
 from srl.data.records import InferenceReply, Snapshot
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceServer, InferenceSpec
-from srl.streams.sample import Item, SampleSink, SampleSource, SampleSpec, Slot
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, TakenFragment
 
 WAIT_SECONDS = 20.0
 
@@ -29,23 +29,23 @@ class Puppet:
     source: SampleSource
     server: InferenceServer
 
-    def __init__(self, folder: Path, process: str, gated: bool) -> None:
-        self.arena = ShmArena(folder, process, gated=gated, lazy=gated)
-        self.bell = Bell(folder, process)
-        self.items: list[Item] = []
+    def __init__(self, folder: Path, process: str, bridged: bool) -> None:
+        self.arena = ShmArena(folder, process, bridged=bridged, lazy=bridged)
+        self.wake_pipe = WakePipe(folder, process)
+        self.items: list[TakenFragment] = []
 
-    # -- bells and locks -------------------------------------------------------------------------
+    # -- wake pipes and locks ----------------------------------------------------------------------
 
     def hello(self) -> str:
         return "hello"
 
-    def ring(self, process: str) -> None:
-        self.arena.ring(process)
+    def wake(self, process: str) -> None:
+        self.arena.wake(process)
 
     def wait(self, seconds: float) -> dict[str, Any]:
         """Waits to be rung; how long that took, on the clock and of the processor."""
         start, cpu = time.monotonic(), time.process_time()
-        rung = self.bell.wait(seconds)
+        rung = self.wake_pipe.wait(seconds)
         return {
             "rung": rung,
             "seconds": time.monotonic() - start,
@@ -78,7 +78,7 @@ class Puppet:
     def claim_soon(self) -> int:
         """Claims a slot, asleep until there is one."""
         while (index := self.claim()) is None:
-            assert self.bell.wait(WAIT_SECONDS), "never rung"
+            assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
         return index
 
     def write(self, tag: float) -> None:
@@ -92,7 +92,7 @@ class Puppet:
         for tag in range(first, first + count):
             while (slot := self.sink.claim(0)) is None:
                 sleeps += 1
-                assert self.bell.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
             write(slot, tag)
         self.sink.close()
         return sleeps
@@ -126,7 +126,7 @@ class Puppet:
             elif self.source.closed:
                 return tags
             else:
-                assert self.bell.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
 
     # -- inference -------------------------------------------------------------------------------
 
@@ -136,23 +136,23 @@ class Puppet:
         )
 
     def poll(self) -> list[int]:
-        self.lanes = self.server.poll()
-        return self.lanes
+        self.slots = self.server.poll()
+        return self.slots
 
     def serve(self) -> int:
         """Answers until every client has left; the action is the observation's number."""
         rows = 0
         while True:
-            lanes = self.server.poll(max_rows=5)
-            if lanes:
-                request, counts = self.server.gather(lanes)
+            slots = self.server.poll(max_rows=5)
+            if slots:
+                request, counts = self.server.gather(slots)
                 rows += len(request.is_first)
                 self.server.answer(
-                    lanes,
+                    slots,
                     counts,
                     InferenceReply(
                         action=request.obs["a"][:, 0].astype(np.int64) % 5,
-                        state={"h": request.state["h"] + 1},
+                        policy_state={"h": request.policy_state["h"] + 1},
                         extras={"value": request.obs["a"][:, 0].copy()},
                         policy_version=1,
                     ),
@@ -160,7 +160,7 @@ class Puppet:
             elif self.server.closed:
                 return rows
             else:
-                assert self.bell.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
 
     # -- parameters ------------------------------------------------------------------------------
 

@@ -20,24 +20,25 @@ import zmq
 
 from srl.arena.arena import HeapArena
 from srl.errors import RunError
-from srl.launch import agent as agent_module
-from srl.launch import control
-from srl.launch.control import (
-    Beat,
-    Book,
+from srl.launch.cluster import agent as agent_module
+from srl.launch.cluster import protocol
+from srl.launch.cluster.membership import Membership
+from srl.launch.cluster.protocol import (
+    BridgeAddress,
     Brief,
     Channel,
     Exited,
-    GateIs,
+    FinalAccounts,
+    GiveOrders,
+    Heartbeat,
+    KeepAlive,
     Kill,
-    LastBooks,
     Leave,
     Message,
     Notice,
-    Order,
     Output,
     Packet,
-    Pulse,
+    PeerList,
     Ready,
     Reports,
     Start,
@@ -45,14 +46,13 @@ from srl.launch.control import (
     Welcome,
     encode,
 )
-from srl.launch.hosts import Hosts
-from srl.launch.remote_place import RemotePlace
+from srl.launch.cluster.remote_node import RemoteNode
 from srl.net.keys import JoinKey, join_key_path, load_join_key, make_run_keys
 from srl.net.peers import Peer
 from srl.net.sockets import Wire
-from srl.services.board import Board
 from srl.services.messages import Note
 from srl.services.messages import encode as encode_report
+from srl.services.worker_stats import StatsTable
 
 KINDS = tuple(str(kind.__struct_config__.tag) for kind in get_args(Message))
 FAULTS = ("drop", "double", "delay", "cut")
@@ -109,16 +109,16 @@ class ActedStay:
 
     def handle(self, message: Message) -> None:
         # Welcomes and pulses may come twice.
-        if not isinstance(message, Pulse | Welcome):
+        if not isinstance(message, KeepAlive | Welcome):
             self.handled.append(message)
         match message:
             case Brief():
                 self.channel.post(Ready(sees_run_dir=True))
-                up = GateIs(address="tcp://127.0.0.1:5", public_key="k" * 40, incarnation=0)
+                up = BridgeAddress(address="tcp://127.0.0.1:5", public_key="k" * 40, incarnation=0)
                 self.channel.post(up)
             case Start(process=process, incarnation=incarnation):
                 self.channel.post(Started(process=process, incarnation=incarnation, pid=77))
-            case Order():
+            case GiveOrders():
                 self.channel.post(Output(message.process, b"hello\n"))
                 self.channel.post(Reports((encode_report(NOTE),)))
             case Kill(process=process, incarnation=incarnation):
@@ -133,11 +133,11 @@ class ActedStay:
     def turn(self) -> None:
         pass
 
-    def beat(self, now: float) -> Beat:
-        return Beat(now_ns=time.monotonic_ns(), stopped=("actor-0",))
+    def beat(self, now: float) -> Heartbeat:
+        return Heartbeat(now_ns=time.monotonic_ns(), conditions={"actor-0": "stopped"})
 
     def end(self, seconds: float = 0.0) -> None:
-        self.channel.post(LastBooks({}))
+        self.channel.post(FinalAccounts({}))
 
     def close(self) -> None:
         for end in self._ends:
@@ -174,7 +174,7 @@ class Control:
         keys = make_run_keys(folder)
         listener = self._wire.listen("tcp://127.0.0.1:*", keys.head, {keys.join.public: "agent"})
         self._address, self._key = listener.address, load_join_key(join_key_path(folder))
-        self.hosts = Hosts(listener, wanted=("a",), silence_seconds=60.0, logs=folder)
+        self.hosts = Membership(listener, wanted=("a",), silence_seconds=60.0, logs=folder)
         self._agents: list[Agent] = []
 
     def agent(self, name: str) -> Agent:
@@ -201,7 +201,7 @@ class Control:
 def faults(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Faults:
     made = Faults(*request.param)
 
-    def write(self: Hosts, identity: bytes, packet: Packet) -> None:
+    def write(self: Membership, identity: bytes, packet: Packet) -> None:
         def send(data: bytes) -> None:
             with suppress(zmq.ZMQError):
                 self._socket.send_multipart([identity, data], zmq.NOBLOCK)
@@ -211,11 +211,11 @@ def faults(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     def send(self: Any, packet: Packet) -> None:
         made.meet(self, packet, lambda data: self._socket.send(data, zmq.NOBLOCK))
 
-    monkeypatch.setattr(Hosts, "_write", write)
+    monkeypatch.setattr(Membership, "_write", write)
     monkeypatch.setattr(agent_module._Agent, "_send", send)
-    monkeypatch.setattr(agent_module, "Stay", ActedStay)
+    monkeypatch.setattr(agent_module, "AgentSession", ActedStay)
     monkeypatch.setattr(agent_module, "ASK_SECONDS", 0.05)
-    monkeypatch.setattr(control, "RESEND_SECONDS", 0.05)
+    monkeypatch.setattr(protocol, "RESEND_SECONDS", 0.05)
     ActedStay.made = []
     return made
 
@@ -242,7 +242,7 @@ def test_whatever_happens_to_one_kind_of_message(
     hosts._give_up(place, "a test")
     place = run.until(lambda: hosts.joined and hosts.joined.popleft(), "the host again")
     assert (place.name, place.incarnation) == ("a", 1)
-    run.until(lambda: place.gate, "its gate")
+    run.until(lambda: place.bridge, "its bridge")
     hosts.lost.clear()
     agent.agent.leave(signal.SIGTERM, None)
     run.until(lambda: place in hosts.lost, "a goodbye")
@@ -255,24 +255,28 @@ def test_whatever_happens_to_one_kind_of_message(
     run.until(lambda: not other.is_alive(), "the end of the other agent")
     assert (agent.code, other.code) == (0, 0)
     kinds = [type(message) for message in first.handled]
-    assert kinds == [Brief, Start, Order, Book, Notice, Kill, Start, Leave], "once, and in order"
+    assert kinds == [Brief, Start, GiveOrders, PeerList, Notice, Kill, Start, Leave], (
+        "once, and in order"
+    )
     assert faults.hits > 0
 
 
-def _stay_is_served(run: Control, place: RemotePlace) -> ActedStay:
+def _stay_is_served(run: Control, place: RemoteNode) -> ActedStay:
     """All that is said to a host, and what it answers."""
     hosts = run.hosts
     worker = SimpleNamespace(name="actor/0", process="actor-0")
     plan: Any = SimpleNamespace(workers=[worker], processes={"actor-0": [worker]})
-    hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, Board(HeapArena(), ("actor/0",)))
-    run.until(lambda: place.sees_run_dir and place.gate, "what the host has")
-    stay = next(one for one in ActedStay.made if one.channel.session == place.channel.session)
+    hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, StatsTable(HeapArena(), ("actor/0",)))
+    run.until(lambda: place.sees_run_dir and place.bridge, "what the host has")
+    agent_session = next(
+        one for one in ActedStay.made if one.channel.session == place.channel.session
+    )
     place.start("actor-0", 1, ())
     place.order("actor-0", "")
     hosts.publish((Peer(host="a"),), 1)
     hosts.notify(Notice(stop=False, checkpoint=1, folder="x"))
     run.until(lambda: place.pid("actor-0") == 77 and hosts.reports, "a process")
-    run.until(lambda: place.is_stopped("actor-0"), "a beat")
+    run.until(lambda: place.condition("actor-0") == "stopped", "a beat")
     place.kill("actor-0")
     exits = run.until(place.exits, "its end")
     place.start("actor-0", 2, ())
@@ -280,4 +284,4 @@ def _stay_is_served(run: Control, place: RemotePlace) -> ActedStay:
     exits += run.until(place.exits, "its second end")
     assert [(ended.incarnation, ended.code) for ended in exits] == [(1, -9), (2, 0)]
     assert list(hosts.reports) == [NOTE], "once"
-    return stay
+    return agent_session

@@ -29,29 +29,29 @@ def open_all(
     return clients, servers
 
 
-def ask(client: InferenceClient, lane: int, numbers: list[int]) -> None:
+def ask(client: InferenceClient, slot: int, numbers: list[int]) -> None:
     """Submits one row for each number."""
-    request, count = client.request(lane), len(numbers)
+    request, count = client.request(slot), len(numbers)
     request.obs["a"][:count] = np.array(numbers, np.float32)[:, None]
     request.obs["b"][:count] = np.array(numbers) % 256
-    request.state["h"][:count] = np.array(numbers, np.float32)[:, None]
+    request.policy_state["h"][:count] = np.array(numbers, np.float32)[:, None]
     request.is_first[:count] = np.array(numbers) % 2 == 0
     request.explore[:count] = 1.0
-    client.submit(lane, count)
+    client.submit(slot, count)
 
 
-def answer(server: InferenceServer, lanes: list[int], version: int = 1) -> list[int]:
+def answer(server: InferenceServer, slots: list[int], version: int = 1) -> list[int]:
     """Replies to taken lanes; returns the numbers that were asked."""
-    request, counts = server.gather(lanes)
+    request, counts = server.gather(slots)
     check_request(request)
     numbers = request.obs["a"][:, 0]
     reply = InferenceReply(
         action=numbers.astype(np.int64) % 5,
-        state={"h": request.state["h"] + 1},
+        policy_state={"h": request.policy_state["h"] + 1},
         extras={"value": numbers * 2},
         policy_version=version,
     )
-    server.answer(lanes, counts, reply)
+    server.answer(slots, counts, reply)
     return [int(n) for n in numbers]
 
 
@@ -59,16 +59,16 @@ def check_request(request: InferenceRequest) -> None:
     """Every field of a row is of the same row."""
     numbers = request.obs["a"][:, 0]
     assert (request.obs["b"] == numbers % 256).all()
-    assert (request.state["h"] == numbers[:, None]).all()
+    assert (request.policy_state["h"] == numbers[:, None]).all()
     assert (request.is_first == (numbers % 2 == 0)).all()
 
 
-def check_reply(client: InferenceClient, lane: int, numbers: list[int], version: int = 1) -> None:
-    reply, count = client.take(lane), len(numbers)
+def check_reply(client: InferenceClient, slot: int, numbers: list[int], version: int = 1) -> None:
+    reply, count = client.take(slot), len(numbers)
     asked = np.array(numbers)
     assert (reply.action[:count] == asked % 5).all()
     assert (reply.extras["value"][:count] == asked * 2).all()
-    assert (reply.state["h"][:count] == asked[:, None] + 1).all()
+    assert (reply.policy_state["h"][:count] == asked[:, None] + 1).all()
     assert reply.policy_version == version
 
 
@@ -78,10 +78,10 @@ def test_a_request_comes_back_as_a_reply(carrier: Carrier) -> None:
     assert server.poll() == []
     ask(client, 1, [4, 7, 9])
     assert server.num_submitted_rows() == 3
-    lanes = server.poll()
-    assert lanes == [1]
+    slots = server.poll()
+    assert slots == [1]
     assert server.poll() == [], "taken once"
-    assert answer(server, lanes) == [4, 7, 9]
+    assert answer(server, slots) == [4, 7, 9]
     assert client.poll() == [1]
     check_reply(client, 1, [4, 7, 9])
     assert client.poll() == []
@@ -98,16 +98,16 @@ def test_a_request_keeps_its_content_until_it_is_written_again(carrier: Carrier)
 
 
 def test_neighbouring_lanes_are_gathered_without_a_copy(local: Carrier) -> None:
-    (client,), (server,) = open_all(inference_spec(lanes_per_client=3), local)
+    (client,), (server,) = open_all(inference_spec(slots_per_client=3), local)
 
     def gathered(*asked: int) -> InferenceRequest:
-        for lane in asked:
-            ask(client, lane, [lane, lane + 3, lane + 6])
-        lanes = server.poll()
-        request, _ = server.gather(lanes)
-        answer(server, lanes)
-        for lane in asked:
-            client.take(lane)
+        for slot in asked:
+            ask(client, slot, [slot, slot + 3, slot + 6])
+        slots = server.poll()
+        request, _ = server.gather(slots)
+        answer(server, slots)
+        for slot in asked:
+            client.take(slot)
         return request
 
     both, apart = gathered(1, 2), gathered(0, 2)
@@ -137,7 +137,7 @@ def test_every_row_is_answered_once_whoever_asks_and_serves(data: st.DataObject,
     try:
         clients, servers = open_all(spec, carrier)
         asked: dict[tuple[int, int], list[int]] = {}
-        open_lanes = [(c, lane) for c in range(len(clients)) for lane in range(2)]
+        open_lanes = [(c, slot) for c in range(len(clients)) for slot in range(2)]
         number, seen = 0, []
         for _ in range(data.draw(st.integers(1, 12))):
             for place in data.draw(st.lists(st.sampled_from(open_lanes), unique=True)):
@@ -149,16 +149,16 @@ def test_every_row_is_answered_once_whoever_asks_and_serves(data: st.DataObject,
             server = data.draw(st.sampled_from(servers))
             max_rows = data.draw(st.integers(0, 4))
             waiting = server.num_submitted_rows()
-            lanes = server.poll(max_rows)
-            if lanes:
-                rows = answer(server, lanes)
+            slots = server.poll(max_rows)
+            if slots:
+                rows = answer(server, slots)
                 seen += rows
-                assert not max_rows or len(rows) <= max_rows or len(lanes) == 1
+                assert not max_rows or len(rows) <= max_rows or len(slots) == 1
             else:
                 assert waiting == 0
             for index, client in enumerate(clients):
-                for lane in client.poll():
-                    check_reply(client, lane, asked.pop((index, lane)))
+                for slot in client.poll():
+                    check_reply(client, slot, asked.pop((index, slot)))
         assert len(seen) == len(set(seen)) == number - sum(len(rows) for rows in asked.values())
     finally:
         carrier.close()
@@ -172,18 +172,18 @@ def test_what_a_dead_server_had_taken_goes_to_the_next(carrier: Carrier) -> None
     assert dies.poll(max_rows=2) == [0]
     assert lives.poll() == [1]
     assert reclaim_server(spec, carrier.open("controller"), 0) == 1
-    lanes = lives.poll()
-    assert lanes == [0], "only what the dead one had; its own stays taken"
-    assert answer(lives, lanes) == [1, 2]
+    slots = lives.poll()
+    assert slots == [0], "only what the dead one had; its own stays taken"
+    assert answer(lives, slots) == [1, 2]
     check_reply(client, 0, [1, 2])
 
 
 def test_a_server_that_leaves_hands_back_what_it_had_taken(carrier: Carrier) -> None:
-    (client,), (leaves, stays) = open_all(inference_spec(servers=("s0", "s1")), carrier)
+    (client,), (leaves, waits_for_return) = open_all(inference_spec(servers=("s0", "s1")), carrier)
     ask(client, 0, [1])
     assert leaves.poll() == [0]
     leaves.close()
-    assert answer(stays, stays.poll()) == [1]
+    assert answer(waits_for_return, waits_for_return.poll()) == [1]
 
 
 def test_a_dead_clients_request_is_withdrawn_and_its_reply_reaches_nobody(
@@ -214,7 +214,7 @@ def test_a_late_server_does_not_touch_what_another_has_answered(shm: ShmCarrier)
     request, counts = late.gather(taken)
     reply = InferenceReply(
         action=np.array([3]),
-        state={"h": request.state["h"] + 9},
+        policy_state={"h": request.policy_state["h"] + 9},
         extras={"value": np.array([7.0])},
         policy_version=1,
     )
@@ -242,28 +242,28 @@ def test_a_server_is_done_when_all_its_clients_have_left(carrier: Carrier) -> No
 
 def test_both_ends_ring_each_other(shm: ShmCarrier) -> None:
     (client,), (server,) = open_all(inference_spec(), shm)
-    client_bell, server_bell = shm.bell("c0"), shm.bell("s0")
+    client_bell, server_bell = shm.wake_pipe("c0"), shm.wake_pipe("s0")
     ask(client, 0, [1])
     assert server_bell.wait(1)
     answer(server, server.poll())
     assert client_bell.wait(1)
     client.close()
     assert server_bell.wait(1)
-    for bell in (client_bell, server_bell):
-        bell.close()
+    for wake_pipe in (client_bell, server_bell):
+        wake_pipe.close()
 
 
 def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCarrier) -> None:
     spec = inference_spec(clients=("c0", "c1"), servers=("s0", "s1"))
     clients, servers = open_all(spec, shm)
-    bells = [shm.bell(name) for name in spec.servers]
+    wake_pipes = [shm.wake_pipe(name) for name in spec.servers]
 
     def rung() -> list[bool]:
-        return [bell.wait(0) for bell in bells]
+        return [wake_pipe.wait(0) for wake_pipe in wake_pipes]
 
     def serve(server: InferenceServer) -> None:
-        while lanes := server.poll():
-            answer(server, lanes)
+        while slots := server.poll():
+            answer(server, slots)
 
     ask(clients[0], 0, [1])
     assert rung() == [True, True], "nobody is known to wait"
@@ -286,60 +286,64 @@ def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCar
     assert answer(servers[1], more) == [5]
     assert answer(servers[1], servers[1].poll()) == [6]
     assert answer(servers[0], taken) == [4]
-    for bell in bells:
-        bell.close()
+    for wake_pipe in wake_pipes:
+        wake_pipe.close()
 
 
 def test_a_server_that_does_not_look_is_not_waited_for(shm: ShmCarrier) -> None:
     """It is stopped, or took only as many rows as it may."""
     spec = inference_spec(clients=("c0", "c1", "c2"), servers=("s0", "s1"))
     clients, servers = open_all(spec, shm)
-    bells = [shm.bell(name) for name in spec.servers]
+    wake_pipes = [shm.wake_pipe(name) for name in spec.servers]
     for server in servers:
         assert server.poll() == []
     ask(clients[0], 0, [1])
     ask(clients[2], 0, [2])
-    assert [bell.wait(0) for bell in bells] == [True, True], "its own was rung, and then the other"
+    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, True], (
+        "its own was rung, and then the other"
+    )
     ask(clients[1], 0, [3])
-    assert [bell.wait(0) for bell in bells] == [True, True], "nobody is known to wait"
-    for bell in bells:
-        bell.close()
+    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, True], (
+        "nobody is known to wait"
+    )
+    for wake_pipe in wake_pipes:
+        wake_pipe.close()
 
 
 def test_a_server_at_work_for_another_stream_is_left_alone(shm: ShmCarrier) -> None:
     spec = inference_spec(servers=("s0", "s1"))
     (client,), servers = open_all(spec, shm)
-    bells = [shm.bell(name) for name in spec.servers]
+    wake_pipes = [shm.wake_pipe(name) for name in spec.servers]
     for server in servers:
         assert server.poll() == []
-    servers[0].keep_away()
+    servers[0].mark_busy()
     ask(client, 0, [1])
-    assert [bell.wait(0) for bell in bells] == [False, True]
+    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [False, True]
     assert servers[1].poll() == [0]
     servers[1].close()
     assert servers[0].poll() == [0], "what it had taken"
     assert servers[0].poll() == []
     ask(client, 1, [2])
-    assert [bell.wait(0) for bell in bells] == [True, False], "who left is not rung"
-    for bell in bells:
-        bell.close()
+    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, False], "who left is not rung"
+    for wake_pipe in wake_pipes:
+        wake_pipe.close()
 
 
 def test_what_a_dead_server_was_rung_for_reaches_another(shm: ShmCarrier) -> None:
     spec = inference_spec(servers=("s0", "s1"))
     (client,), (dies, lives) = open_all(spec, shm)
-    bell = shm.bell("s1")
+    wake_pipe = shm.wake_pipe("s1")
     for server in (dies, lives):
         assert server.poll() == []
     ask(client, 0, [1])
-    assert not bell.wait(0), "rung was the one that dies before it looks"
+    assert not wake_pipe.wait(0), "rung was the one that dies before it looks"
     assert reclaim_server(spec, shm.agent("s0"), 0) == 0
-    assert bell.wait(0)
+    assert wake_pipe.wait(0)
     assert answer(lives, lives.poll()) == [1]
     lives.poll()
     ask(client, 1, [2])
-    assert bell.wait(0), "the dead one does not wait any more"
-    bell.close()
+    assert wake_pipe.wait(0), "the dead one does not wait any more"
+    wake_pipe.close()
 
 
 def test_fresh_memory_holds_what_nobody_would_write(carrier: Carrier) -> None:
@@ -354,43 +358,43 @@ def test_fresh_memory_holds_what_nobody_would_write(carrier: Carrier) -> None:
 def test_two_server_processes_share_the_work_of_two_clients(shm: ShmCarrier) -> None:
     spec = inference_spec(clients=("c0", "c1"), servers=("s0", "s1"))
     create_inference(spec, shm.open("controller"))
-    # Both clients are in this process, which waits with one bell for both.
-    arena, bell = shm.open("c0"), shm.bell("c0")
+    # Both clients are in this process, which waits with one wake-up pipe for both.
+    arena, wake_pipe = shm.open("c0"), shm.wake_pipe("c0")
     spec_here = inference_spec(clients=("c0", "c0"), servers=("s0", "s1"))
     clients = [InferenceClient(spec_here, arena, i) for i in range(2)]
     servers = [shm.puppet(name) for name in spec.servers]
     for index, puppet in enumerate(servers):
         puppet("open_server", spec=plain(spec_here), server=index)
         puppet.start("serve")
-    left = {(c, lane): 60 for c in range(2) for lane in range(2)}
-    for c, lane in left:
-        ask(clients[c], lane, [c, lane])
+    left = {(c, slot): 60 for c in range(2) for slot in range(2)}
+    for c, slot in left:
+        ask(clients[c], slot, [c, slot])
     rows = 0
     while left:
-        assert bell.wait(20), "never rung"
+        assert wake_pipe.wait(20), "never rung"
         for c, client in enumerate(clients):
-            for lane in client.poll():
-                reply = client.take(lane)
-                asked = client.request(lane).obs["a"][:2, 0]
+            for slot in client.poll():
+                reply = client.take(slot)
+                asked = client.request(slot).obs["a"][:2, 0]
                 assert (reply.extras["value"][:2] == asked).all()
                 assert (reply.action[:2] == asked.astype(np.int64) % 5).all()
                 rows += 2
-                left[c, lane] -= 1
-                if left[c, lane]:
-                    number = left[c, lane]
-                    ask(client, lane, [1000 * c + number, 500 * lane + number])
+                left[c, slot] -= 1
+                if left[c, slot]:
+                    number = left[c, slot]
+                    ask(client, slot, [1000 * c + number, 500 * slot + number])
                 else:
-                    del left[c, lane]
+                    del left[c, slot]
     for client in clients:
         client.close()
     served = [puppet.result() for puppet in servers]
     assert sum(served) == rows == 4 * 60 * 2
-    bell.close()
+    wake_pipe.close()
 
 
 def test_a_killed_servers_requests_are_answered_by_another(shm: ShmCarrier) -> None:
     spec = inference_spec(servers=("s0", "s1"))
-    arena, bell = shm.open("c0"), shm.bell("c0")
+    arena, wake_pipe = shm.open("c0"), shm.wake_pipe("c0")
     create_inference(spec, arena)
     client = InferenceClient(spec, arena, 0)
     dies, lives = shm.puppet("s0"), shm.puppet("s1")
@@ -401,9 +405,9 @@ def test_a_killed_servers_requests_are_answered_by_another(shm: ShmCarrier) -> N
     dies.kill()
     lives.start("serve")
     assert reclaim_server(spec, arena, 0) == 1
-    assert bell.wait(20)
+    assert wake_pipe.wait(20)
     assert client.poll() == [0]
     assert client.take(0).action[0] == 4
     client.close()
     assert lives.result() == 1
-    bell.close()
+    wake_pipe.close()

@@ -18,18 +18,18 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot
-from srl.streams.sample_books import Ledger, ledger, reclaim_writer
+from srl.streams.sample_accounting import StreamAccount, account, reclaim_writer
 from srl.streams.sample_memory import WRITING
 
 USUAL_SECONDS = 0.1
 
 
 def timed_spec(**changes: object) -> SampleSpec:
-    base = {"items_per_batch": 2, "slots": 6, "max_policy_age": 1, "patience_seconds": 1.0}
+    base = {"fragments_per_batch": 2, "slots": 6, "max_policy_age": 1, "patience_seconds": 1.0}
     return sample_spec(**{**base, "writers": ("w0", "w1"), **changes})
 
 
-class Ends:
+class Presence:
     """All ends of a stream. Time passes when the test says so."""
 
     def __init__(self, spec: SampleSpec, carrier: Carrier, usual: float = USUAL_SECONDS) -> None:
@@ -57,20 +57,20 @@ class Ends:
         item = self.source.take()
         if item is None:
             return None
-        found = item.item_id, tag_of(item.trajectory)
+        found = item.ticket, tag_of(item.trajectory)
         item.release()
         return found
 
-    def books(self) -> Ledger:
+    def accounts(self) -> StreamAccount:
         """Which add up."""
-        books = ledger(self.spec, self.carrier.open("controller"))
-        dropped = sum(books.dropped.values()) - books.dropped["writer died"]
-        assert books.produced == books.consumed + dropped + books.in_flight
-        return books
+        accounts = account(self.spec, self.carrier.open("controller"))
+        dropped = sum(accounts.dropped.values()) - accounts.dropped["writer died"]
+        assert accounts.produced == accounts.consumed + dropped + accounts.in_flight
+        return accounts
 
 
 def test_what_is_ready_stands_in_for_a_writer_that_is_overdue(carrier: Carrier) -> None:
-    ends = Ends(timed_spec(), carrier)
+    ends = Presence(timed_spec(), carrier)
     ends.begin(0)
     write(ends.begin(1), 1.0)
     assert ends.take() is None, "items are taken in turn"
@@ -81,7 +81,7 @@ def test_what_is_ready_stands_in_for_a_writer_that_is_overdue(carrier: Carrier) 
 
 
 def test_order_is_kept_while_nobody_is_overdue(carrier: Carrier) -> None:
-    ends = Ends(timed_spec(), carrier)
+    ends = Presence(timed_spec(), carrier)
     first, second = ends.begin(0), ends.begin(1)
     write(second, 2.0)
     ends.pass_time(0.9, 0)
@@ -96,7 +96,7 @@ def test_others_may_write_what_a_batch_lacks_with_the_weights_they_have(
 ) -> None:
     """They are at the bound on policy age, and only the writer that is overdue keeps the trainer
     from making newer weights."""
-    ends = Ends(timed_spec(max_policy_age=age), carrier)
+    ends = Presence(timed_spec(max_policy_age=age), carrier)
     write(ends.begin(1), 0.0)
     ends.begin(0)
     for _ in range(2 * ahead):
@@ -114,21 +114,21 @@ def test_others_may_write_what_a_batch_lacks_with_the_weights_they_have(
 def test_who_waits_for_newer_weights_is_rung_when_a_number_is_to_be_had_again(
     shm: ShmCarrier,
 ) -> None:
-    ends = Ends(timed_spec(max_policy_age=0), shm)
+    ends = Presence(timed_spec(max_policy_age=0), shm)
     write(ends.begin(1), 0.0)
     ends.begin(0)
     assert ends.take() == (0, 0.0)
     assert claim(ends.sinks[1], 0) is None
-    bell = shm.bell("w1")
-    bell.clear()
+    wake_pipe = shm.wake_pipe("w1")
+    wake_pipe.clear()
     ends.pass_time(1.1, 0)
     assert ends.take() is None
-    assert bell.wait(0.0)
-    bell.close()
+    assert wake_pipe.wait(0.0)
+    wake_pipe.close()
 
 
 def test_a_late_fragment_that_is_young_enough_gets_a_place_at_the_end(carrier: Carrier) -> None:
-    ends = Ends(timed_spec(), carrier)
+    ends = Presence(timed_spec(), carrier)
     late = ends.begin(0)
     write(ends.begin(1), 1.0)
     ends.pass_time(1.1, 0)
@@ -137,13 +137,13 @@ def test_a_late_fragment_that_is_young_enough_gets_a_place_at_the_end(carrier: C
     write(late, 5.0)
     write(ends.begin(0), 6.0)
     assert [ends.take() for _ in range(4)] == [(1, 2.0), (2, 5.0), (3, 6.0), None]
-    assert sum(ends.books().dropped.values()) == 0
+    assert sum(ends.accounts().dropped.values()) == 0
 
 
 def test_a_late_fragment_that_is_too_old_is_dropped_and_its_writer_goes_on(
     carrier: Carrier,
 ) -> None:
-    ends = Ends(timed_spec(), carrier)
+    ends = Presence(timed_spec(), carrier)
     late = ends.begin(0)
     ends.pass_time(1.1, 0)
     for version in range(3):
@@ -154,15 +154,15 @@ def test_a_late_fragment_that_is_too_old_is_dropped_and_its_writer_goes_on(
         carrier.publish(version + 1)
     write(late, 5.0, version=0)
     assert ends.take() is None
-    books = ends.books()
-    assert (books.produced, books.consumed, books.in_flight) == (7, 6, 0)
-    assert books.dropped["too late"] == sum(books.dropped.values()) == 1
+    accounts = ends.accounts()
+    assert (accounts.produced, accounts.consumed, accounts.in_flight) == (7, 6, 0)
+    assert accounts.dropped["too late"] == sum(accounts.dropped.values()) == 1
     write(ends.begin(0, 3), 6.0, version=3)
     assert ends.take() == (6, 6.0)
 
 
 def test_who_waits_for_a_slot_gets_that_of_a_fragment_that_came_too_late(shm: ShmCarrier) -> None:
-    ends = Ends(timed_spec(slots=2, items_per_batch=1, max_policy_age=0), shm)
+    ends = Presence(timed_spec(slots=2, fragments_per_batch=1, max_policy_age=0), shm)
     late = ends.begin(0)
     ends.pass_time(1.1, 0)
     assert ends.take() is None
@@ -172,12 +172,12 @@ def test_who_waits_for_a_slot_gets_that_of_a_fragment_that_came_too_late(shm: Sh
     ends.begin(1, 1)
     assert claim(ends.sinks[1], 2) is None
     assert ends.sinks[1].waits_for == "slots"
-    bell = shm.bell("w1")
-    bell.clear()
+    wake_pipe = shm.wake_pipe("w1")
+    wake_pipe.clear()
     write(late, 5.0, version=0)
-    assert bell.wait(0.0)
+    assert wake_pipe.wait(0.0)
     assert claim(ends.sinks[1], 2) is not None
-    bell.close()
+    wake_pipe.close()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_who_waits_for_a_slot_gets_that_of_a_fragment_that_came_too_late(shm: Sh
 def test_patience_is_measured_by_what_is_usual_for_the_writer(
     local: Carrier, usual: float, patience: float, longest: float
 ) -> None:
-    ends = Ends(timed_spec(patience_seconds=patience), local, usual)
+    ends = Presence(timed_spec(patience_seconds=patience), local, usual)
     ends.begin(0)
     write(ends.begin(1), 1.0)
     ends.pass_time(longest - 0.5, 0)
@@ -198,7 +198,7 @@ def test_patience_is_measured_by_what_is_usual_for_the_writer(
 def test_without_patience_a_writer_is_waited_for_until_its_death_is_certain(
     carrier: Carrier,
 ) -> None:
-    ends = Ends(timed_spec(patience_seconds=0.0), carrier)
+    ends = Presence(timed_spec(patience_seconds=0.0), carrier)
     ends.begin(0)
     write(ends.begin(1), 1.0)
     ends.pass_time(1e6, 0)
@@ -208,7 +208,7 @@ def test_without_patience_a_writer_is_waited_for_until_its_death_is_certain(
 
 
 def test_one_fragment_that_took_very_long_changes_little_of_what_is_usual(carrier: Carrier) -> None:
-    ends = Ends(timed_spec(max_policy_age=99), carrier, usual=0.0)
+    ends = Presence(timed_spec(max_policy_age=99), carrier, usual=0.0)
     for seconds in (1.0, 30.0):
         slot = ends.begin(0)
         ends.pass_time(seconds, 0)
@@ -224,7 +224,7 @@ def test_one_fragment_that_took_very_long_changes_little_of_what_is_usual(carrie
 
 
 def test_a_writer_that_dies_after_it_was_overdue_leaves_no_number_behind(carrier: Carrier) -> None:
-    ends = Ends(timed_spec(), carrier)
+    ends = Presence(timed_spec(), carrier)
     ends.begin(0)
     write(ends.begin(1), 1.0)
     ends.pass_time(1.1, 0)
@@ -233,7 +233,7 @@ def test_a_writer_that_dies_after_it_was_overdue_leaves_no_number_behind(carrier
     for tag in (2.0, 3.0, 4.0):
         write(ends.begin(1), tag)
     assert [ends.take() for _ in range(4)] == [(1, 2.0), (2, 3.0), (3, 4.0), None]
-    assert ends.books().dropped["writer died"] == 1
+    assert ends.accounts().dropped["writer died"] == 1
 
 
 @pytest.mark.parametrize("name", ["inline", "shm", "tcp"])
@@ -242,7 +242,7 @@ def test_a_writer_that_dies_after_it_was_overdue_leaves_no_number_behind(carrier
 def test_nobody_stands_still_whoever_stalls_or_dies(name: str, data: st.DataObject) -> None:
     """The first writer goes on always, so there is a fragment in every second turn at least, while
     others stall for long or die. The bound holds, no number is left out or taken twice, and the
-    books add up."""
+    accounts add up."""
     count, share = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 3))
     age, turns = data.draw(st.integers(0, 2)), 40
     carrier = make_carrier(name)
@@ -250,10 +250,10 @@ def test_nobody_stands_still_whoever_stalls_or_dies(name: str, data: st.DataObje
         spec = timed_spec(
             writers=tuple(f"w{i}" for i in range(count)),
             slots=count + data.draw(st.integers(0, 3)),
-            items_per_batch=share,
+            fragments_per_batch=share,
             max_policy_age=age,
         )
-        ends = Ends(spec, carrier)
+        ends = Presence(spec, carrier)
         writing: dict[int, tuple[Slot, int]] = {}
         held: list[tuple[int, int]] = []
         version, stalled = 0, set()
@@ -273,7 +273,7 @@ def test_nobody_stands_still_whoever_stalls_or_dies(name: str, data: st.DataObje
                 elif (claimed := claim(ends.sinks[writer], version)) is not None:
                     writing[writer] = claimed, version
             while len(held) < 2 * share and (item := ends.source.take()) is not None:
-                held.append((item.item_id, int(versions_of(item.trajectory).min())))
+                held.append((item.ticket, int(versions_of(item.trajectory).min())))
                 item.release()
             if len(held) >= share:
                 batch, held = held[:share], held[share:]
@@ -283,7 +283,7 @@ def test_nobody_stands_still_whoever_stalls_or_dies(name: str, data: st.DataObje
                 ends.source.acknowledge(share)
                 version += 1
                 carrier.publish(version)
-            ends.books()
+            ends.accounts()
             if turn % turns == turns - 1:
                 assert (version - before) * share >= turns / 2 - 8, "nobody stands still"
     finally:

@@ -6,23 +6,24 @@ import time
 from contextlib import closing
 
 import numpy as np
+from bridged import Hosts
 from carriers import Puppet, plain, sample_spec
-from gated import Hosts
 
-from srl.arena.shm import Bell, bump_placement, make_bell
+from srl.arena.shm import WakePipe, bump_placement, make_wake_pipe
+from srl.bridge.counters import BridgeCounters
+from srl.bridge.messenger import BridgePlan, SampleRoute, WeightsRoute
 from srl.data.records import Snapshot
-from srl.gates.counters import GateCounters
-from srl.gates.post import GatePlan, Samples, Weights
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.sample import SampleSource
-from srl.streams.sample_books import ledger, settled, tell_upstream, together
+from srl.streams.sample_accounting import account, close_account, propagate_version, sum_accounts
 from srl.streams.sample_memory import SampleMemory
 
 WAIT_SECONDS = 20.0
 WEIGHTS = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")}, readers=("w0",))
 SPEC = sample_spec(slots=4, writers=("w0", "w1"))
-PLAN = GatePlan(
-    samples=(Samples(spec=SPEC, policy=""),), weights=(Weights(spec=WEIGHTS, trainers=("r0",)),)
+PLAN = BridgePlan(
+    samples=(SampleRoute(spec=SPEC, policy=""),),
+    weights=(WeightsRoute(spec=WEIGHTS, trainers=("r0",)),),
 )
 
 
@@ -31,25 +32,25 @@ class Taking:
 
     def __init__(self, hosts: Hosts, name: str) -> None:
         self.source = SampleSource(SPEC, hosts[name].arena, 0)
-        self._bell = Bell(hosts[name].folder, "r0")
+        self._wake_pipe = WakePipe(hosts[name].folder, "r0")
 
     def take(self) -> float:
         """The next item, once it has come."""
         while (item := self.source.take()) is None:
-            assert self._bell.wait(WAIT_SECONDS), "never rung"
+            assert self._wake_pipe.wait(WAIT_SECONDS), "never rung"
         tag = float(item.trajectory.reward[0, 0])
         item.release()
         return tag
 
     def close(self) -> None:
-        self._bell.close()
+        self._wake_pipe.close()
 
 
 def lose(hosts: Hosts, lost: str, heir: str) -> None:
-    """Kills a host's gate, and lets the reader go on elsewhere."""
+    """Kills a host's bridge, and lets the reader go on elsewhere."""
     hosts[lost].process.kill()
     hosts[lost].process.wait()
-    make_bell(hosts[heir].folder, "r0")
+    make_wake_pipe(hosts[heir].folder, "r0")
     bump_placement(hosts[heir].folder)
     hosts[heir].processes = (*hosts[heir].processes, "r0")
     hosts.tell(lost)
@@ -73,7 +74,7 @@ def test_writers_everywhere_go_on_with_a_new_owner_and_every_fragment_is_account
         for puppet, tag in ((at_home, 3.0), (far, 4.0)):
             puppet("claim_soon")
             puppet("fill", tag=tag)
-        last = ledger(SPEC, hosts["gpu"].arena)
+        last = account(SPEC, hosts["gpu"].arena)
 
         lose(hosts, "gpu", "home")
 
@@ -85,10 +86,10 @@ def test_writers_everywhere_go_on_with_a_new_owner_and_every_fragment_is_account
         # What was begun at the new owner's is used; what was begun elsewhere has no slot there.
         assert {second.take() for _ in range(3)} == {3.0, 5.0, 6.0}
         second.source.acknowledge(3)
-        here = [ledger(SPEC, hosts[name].arena) for name in ("home", "far")]
-        books = together([settled(last), *here])
-        assert (books.produced, books.consumed, books.in_flight) == (6, 4, 0)
-        assert books.dropped["host lost"] == 2, "one in the lost reader's hands, one on its way"
+        here = [account(SPEC, hosts[name].arena) for name in ("home", "far")]
+        accounts = sum_accounts([close_account(last), *here])
+        assert (accounts.produced, accounts.consumed, accounts.in_flight) == (6, 4, 0)
+        assert accounts.dropped["host lost"] == 2, "one in the lost reader's hands, one on its way"
         first.close()
         second.close()
 
@@ -114,25 +115,25 @@ def test_a_new_publisher_hears_which_versions_are_out_there() -> None:
         writer = ParameterWriter(WEIGHTS, hosts["gpu"].arena)
         writer.publish(Snapshot(7, {"w": np.full(8, 7, np.float32)}))
         far, home = (ParameterReader(WEIGHTS, hosts[name].arena) for name in ("far", "home"))
-        bell = Bell(hosts["far"].folder, "w0")
+        wake_pipe = WakePipe(hosts["far"].folder, "w0")
         while far.version < 7:
-            assert bell.wait(WAIT_SECONDS)
-        assert (home.version, home.newest_elsewhere) == (-1, -1)
+            assert wake_pipe.wait(WAIT_SECONDS)
+        assert (home.version, home.newest_remote_version) == (-1, -1)
 
         lose(hosts, "gpu", "home")
 
-        trainer = Bell(hosts["home"].folder, "r0")
-        while home.newest_elsewhere < 7:
+        trainer = WakePipe(hosts["home"].folder, "r0")
+        while home.newest_remote_version < 7:
             assert trainer.wait(WAIT_SECONDS), "never rung"
         # Older ones are not taken; the next one is.
         again = ParameterWriter(WEIGHTS, hosts["home"].arena)
         for version in (5, 8):
             again.publish(Snapshot(version, {"w": np.full(8, version, np.float32)}))
-            hosts["home"].arena.ring("gate")
+            hosts["home"].arena.wake("bridge")
         while far.version == 7:
-            assert bell.wait(WAIT_SECONDS), "never rung"
+            assert wake_pipe.wait(WAIT_SECONDS), "never rung"
         assert far.version == 8
-        bell.close()
+        wake_pipe.close()
         trainer.close()
 
 
@@ -141,43 +142,46 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
     for versions that will never come of what is lost."""
     up = sample_spec(name="up", writers=("w0",), readers=("mid",), slots=4, max_policy_age=0)
     down = sample_spec(name="down", writers=("mid",), readers=("r0",), slots=4)
-    plan = GatePlan(
-        samples=(Samples(spec=up, policy="p"), Samples(spec=down, policy="p")),
-        weights=(Weights(spec=WEIGHTS, trainers=("r0",)),),
+    plan = BridgePlan(
+        samples=(SampleRoute(spec=up, policy="p"), SampleRoute(spec=down, policy="p")),
+        weights=(WeightsRoute(spec=WEIGHTS, trainers=("r0",)),),
     )
     with closing(Hosts(plan, home=("mid",), gpu=("r0",), far=("w0",))) as hosts:
         memory = SampleMemory(up, hosts["home"].arena)
-        gpu, bell = SampleSource(down, hosts["gpu"].arena, 0), Bell(hosts["home"].folder, "mid")
+        gpu, wake_pipe = (
+            SampleSource(down, hosts["gpu"].arena, 0),
+            WakePipe(hosts["home"].folder, "mid"),
+        )
         while not gpu.here:
-            bell.wait(0.02)
+            wake_pipe.wait(0.02)
         # No weights come to the owner; it lends all the same, and writers wait for theirs.
         writer = hosts["far"].puppet("w0")
         writer("open_sink", spec=plain(up), writer=0)
         writer("claim_soon")
         memory.next_ticket[0] = memory.open_from[0] = 12
 
-        tell_upstream(down, [up], hosts["gpu"].arena, version=9)
+        propagate_version(down, [up], hosts["gpu"].arena, version=9)
 
         deadline = time.monotonic() + WAIT_SECONDS
         while memory.base_version[0] != 9:
             assert time.monotonic() < deadline, "never heard"
-            bell.wait(0.02)
-        assert memory.num_lost[0] == 12
+            wake_pipe.wait(0.02)
+        assert memory.first_ticket[0] == 12
         # Said once a second, done once.
-        memory.num_lost[0] = 13
+        memory.first_ticket[0] = 13
         received = hosts["home"].counters()["received_messages"]
         while hosts["home"].counters()["received_messages"] < received + 3:
-            bell.wait(0.05)
-        assert memory.num_lost[0] == 13
-        # A gate that takes another's place is told once more of what that one has done.
+            wake_pipe.wait(0.05)
+        assert memory.first_ticket[0] == 13
+        # A bridge that takes another's place is told once more of what that one has done.
         home = hosts["home"]
         home.process.kill()
         home.process.wait()
-        GateCounters(home.arena).set("received_messages", 0)
+        BridgeCounters(home.arena).set("received_messages", 0)
         home.incarnation += 1
         home.start()
         hosts.tell()
         while home.counters()["received_messages"] < 6:
-            bell.wait(0.05)
-        assert memory.num_lost[0] == 13
-        bell.close()
+            wake_pipe.wait(0.05)
+        assert memory.first_ticket[0] == 13
+        wake_pipe.close()

@@ -1,5 +1,5 @@
-"""Messages between gates that are dropped, doubled, delayed or cut short: nothing stands still, and
-every result is exact."""
+"""Messages between bridges that are dropped, doubled, delayed or cut short: nothing stands still,
+and every result is exact."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from carriers import dropped, inference_spec, sample_spec, tag_of, write
 from hosts import TcpCarrier
 from test_inference_stream import answer, ask, check_reply
 
+from srl.bridge.messages import KINDS
 from srl.data.records import Snapshot
-from srl.gates.messages import KINDS
 from srl.net.links import Links
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.services.trainers import BatchNumbers, Trainers
+from srl.services.trainer_table import BatchNumbers, TrainerTable
 from srl.streams.inference import InferenceClient, InferenceServer
 from srl.streams.sample import SampleSink, SampleSource, Slot
-from srl.streams.sample_books import ledger, reclaim_writer
+from srl.streams.sample_accounting import account, reclaim_writer
 
 FAULTS = ("drop", "double", "delay", "cut")
 MOST_SECONDS = 15.0
-"""Of the gates' time that anything may take."""
+"""Of the bridges' time that anything may take."""
 
 
 class FaultyLinks(Links):
@@ -76,7 +76,7 @@ def faulty(request: pytest.FixtureRequest) -> Iterator[TcpCarrier]:
 
 
 def eventually(carrier: TcpCarrier, found: Callable[[], Any]) -> Any:
-    """Lets the gates' time pass until something is the case."""
+    """Lets the bridges' time pass until something is the case."""
     passed = 0.0
     while not (result := found()):
         assert passed < MOST_SECONDS, f"not after {MOST_SECONDS} s"
@@ -95,7 +95,7 @@ def claimed(carrier: TcpCarrier, sink: SampleSink, version: int) -> Slot:
 
 def test_whatever_happens_to_one_kind_of_message(faulty: TcpCarrier) -> None:
     samples = sample_spec(
-        writers=("w0", "w1"), slots=4, max_policy_age=1, items_per_batch=2, delivery="any"
+        writers=("w0", "w1"), slots=4, max_policy_age=1, fragments_per_batch=2, delivery="any"
     )
     requests = inference_spec(clients=("c0",), servers=("s0",))
     weights = ParameterSpec(policy="p", shapes={"w": ((300_000,), "float32")}, readers=("reader",))
@@ -107,16 +107,16 @@ def test_whatever_happens_to_one_kind_of_message(faulty: TcpCarrier) -> None:
     writer = ParameterWriter(weights, faulty.open("trainer"))
     reader = ParameterReader(weights, faulty.open("reader"))
     arenas = [faulty.open(name) for name in ("trainer", "second")]
-    ranks = [Trainers(arena, "p", 2) for arena in arenas]
+    ranks = [TrainerTable(arena, "p", 2) for arena in arenas]
     order, tag, seen = [], 0.0, -1
     for version in range(6):
         faulty.publish(version)
         writer.publish(Snapshot(version, {"w": np.full(300_000, version, np.float32)}))
         for rank, arena in enumerate(arenas):
             ranks[rank].announce(rank, 0, version, BatchNumbers(version, 1, 1, 1, 1))
-            arena.ring("trainer", "second")
-        for lane in range(2):
-            ask(client, lane, [version, 10 + lane])
+            arena.wake("trainer", "second")
+        for slot in range(2):
+            ask(client, slot, [version, 10 + slot])
         answered: set[int] = set()
         eventually(faulty, partial(_serve, client, server, version, answered))
         for sink in sinks:
@@ -124,7 +124,7 @@ def test_whatever_happens_to_one_kind_of_message(faulty: TcpCarrier) -> None:
             write(claimed(faulty, sink, version), tag, version)
         for _ in sinks:
             item = eventually(faulty, source.take)
-            order.append((item.item_id, tag_of(item.trajectory)))
+            order.append((item.ticket, tag_of(item.trajectory)))
             item.release()
             source.acknowledge(1)
         eventually(faulty, partial(_has, reader, version))
@@ -149,11 +149,11 @@ def _serve(
     client: InferenceClient, server: InferenceServer, version: int, answered: set[int]
 ) -> bool:
     """Answers what has come; whether both lanes have their replies."""
-    if lanes := server.poll():
-        answer(server, lanes, version)
-    for lane in client.poll():
-        check_reply(client, lane, [version, 10 + lane], version)
-        answered.add(lane)
+    if slots := server.poll():
+        answer(server, slots, version)
+    for slot in client.poll():
+        check_reply(client, slot, [version, 10 + slot], version)
+        answered.add(slot)
     return len(answered) == 2
 
 
@@ -164,7 +164,7 @@ def _one_dies_and_all_leave(
     claimed(carrier, sinks[0], 6)
     reclaim_writer(spec, carrier.agent("w0"), 0)
     controller = carrier.open("controller")
-    eventually(carrier, lambda: ledger(spec, controller).dropped["writer died"] == 1)
+    eventually(carrier, lambda: account(spec, controller).dropped["writer died"] == 1)
     heir = SampleSink(spec, carrier.open("w0"), 0)
     write(claimed(carrier, heir, 6), 13.0, 6)
     heir.close()
@@ -178,6 +178,6 @@ def _one_dies_and_all_leave(
     eventually(carrier, lambda: heir.closed)
     client.close()
     eventually(carrier, lambda: server.closed)
-    books = ledger(spec, controller)
-    assert (books.produced, books.consumed, books.in_flight) == (13, 13, 0)
-    assert dropped(books) == {"writer died": 1}
+    accounts = account(spec, controller)
+    assert (accounts.produced, accounts.consumed, accounts.in_flight) == (13, 13, 0)
+    assert dropped(accounts) == {"writer died": 1}

@@ -13,13 +13,13 @@ import pytest
 from hosts import TcpCarrier
 from hypothesis import HealthCheck, given, settings
 from odd import Gates, Head
-from test_strangers import Run
+from test_unknown_peers import Run
 
-from srl.gates.messages import Ranks, Reply, Status
-from srl.launch.control import Beat, Exited, GateIs, Reports, Row
+from srl.bridge.messages import PresenceReport, RankNumbers, ReplyBatch
+from srl.launch.cluster.protocol import BridgeAddress, Exited, Heartbeat, Reports, StatsRow
 from srl.net.peers import Peer
-from srl.services.board import ROW_BYTES
-from srl.services.trainers import ROW
+from srl.services.trainer_table import ROW
+from srl.services.worker_stats import ROW_BYTES
 
 OPTIONS = settings(
     max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None
@@ -27,7 +27,7 @@ OPTIONS = settings(
 
 
 @pytest.fixture
-def gates() -> Iterator[Gates]:
+def bridges() -> Iterator[Gates]:
     with closing(Gates()) as made:
         yield made
 
@@ -37,9 +37,9 @@ def head(tmp_path: Path) -> Head:
     return Head(tmp_path)
 
 
-def test_a_gate_goes_on_whatever_it_hears(gates: Gates) -> None:
-    OPTIONS(given(gates.said)(gates.hear))()
-    assert gates.rejected > 0, "what did not fit was counted"
+def test_a_gate_goes_on_whatever_it_hears(bridges: Gates) -> None:
+    OPTIONS(given(bridges.said)(bridges.hear))()
+    assert bridges.rejected > 0, "what did not fit was counted"
 
 
 def test_the_head_goes_on_whatever_it_hears(head: Head) -> None:
@@ -49,42 +49,46 @@ def test_the_head_goes_on_whatever_it_hears(head: Head) -> None:
 
 HUGE = 2**63 - 1
 TO_GATES = {
-    "a version": Reply(0, [0], [3], [1], [2**64 - 1]),
-    "the version of a host's weights": Status(versions={0: 2**64 - 1}),
-    "a version from which nothing can count on": Status(versions={0: HUGE}),
-    "the books of a stream": Status(readers={0: {0: 1}}, books={0: (2**63, 0, 0)}),
-    "the books of somebody else's stream": Status(readers={0: {}}, books={0: (7, 7, 7)}),
-    "how a stream is to count anew": Status(anew={0: (1, HUGE, HUGE)}),
-    "how often trainers have formed a group": Ranks(0, 2**62, {0: [0] * ROW}),
-    "how far a trainer is": Ranks(0, 1, {0: [HUGE] * ROW}),
+    "a version": ReplyBatch(0, [0], [3], [1], [2**64 - 1]),
+    "the version of a host's weights": PresenceReport(versions={0: 2**64 - 1}),
+    "a version from which nothing can count on": PresenceReport(versions={0: HUGE}),
+    "the accounts of a stream": PresenceReport(readers={0: {0: 1}}, accounts={0: (2**63, 0, 0)}),
+    "the accounts of another host's stream": PresenceReport(
+        readers={0: {}}, accounts={0: (7, 7, 7)}
+    ),
+    "how a stream is to count anew": PresenceReport(anew={0: (1, HUGE, HUGE)}),
+    "how often trainers have formed a group": RankNumbers(0, 2**62, {0: [0] * ROW}),
+    "how far a trainer is": RankNumbers(0, 1, {0: [HUGE] * ROW}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("said", TO_GATES.values(), ids=TO_GATES.keys())
-def test_numbers_that_memory_cannot_hold_are_rejected_by_gates(gates: Gates, said: object) -> None:
-    before = gates.rejected
-    gates.hear((msgspec.msgpack.Decoder().decode(msgspec.msgpack.encode(said)), []))
-    assert gates.rejected == before + 2, "by each of both"
+def test_numbers_that_memory_cannot_hold_are_rejected_by_gates(
+    bridges: Gates, said: object
+) -> None:
+    before = bridges.rejected
+    bridges.hear((msgspec.msgpack.Decoder().decode(msgspec.msgpack.encode(said)), []))
+    assert bridges.rejected == before + 2, "by each of both"
 
 
-def _row(**cells: int) -> tuple[Row, ...]:
+def _row(**cells: int) -> tuple[StatsRow, ...]:
     numbers = np.zeros(ROW_BYTES // 8, np.int64)
     for at, value in cells.items():
         numbers[int(at[1:])] = value
-    return (Row("actor/0", 0, numbers.tobytes()),)
+    return (StatsRow("actor/0", 0, numbers.tobytes()),)
 
 
-GATE = GateIs(address="tcp://127.0.0.1:5", public_key="k" * 40, incarnation=0)
+BRIDGE = BridgeAddress(address="tcp://127.0.0.1:5", public_key="k" * 40, incarnation=0)
 TO_HEAD = {
-    "a clock": Beat(now_ns=2**64 - 1),
-    "an activity": Beat(now_ns=1, rows=_row(_1=99)),
-    "a heartbeat": Beat(now_ns=0, rows=_row(_0=HUGE)),
-    "a count": Beat(now_ns=1, rows=_row(_20=HUGE)),
-    "half a row": Beat(now_ns=1, rows=(Row("actor/0", 0, b"half"),)),
-    "a worker": Beat(now_ns=1, rows=(Row("nobody", 0, bytes(ROW_BYTES)),)),
+    "a clock": Heartbeat(now_ns=2**64 - 1),
+    "an activity": Heartbeat(now_ns=1, rows=_row(_1=99)),
+    "a heartbeat": Heartbeat(now_ns=0, rows=_row(_0=HUGE)),
+    "a count": Heartbeat(now_ns=1, rows=_row(_20=HUGE)),
+    "half a row": Heartbeat(now_ns=1, rows=(StatsRow("actor/0", 0, b"half"),)),
+    "a worker": Heartbeat(now_ns=1, rows=(StatsRow("nobody", 0, bytes(ROW_BYTES)),)),
     "a report": Reports((b"x",)),
-    "an address": msgspec.structs.replace(GATE, address="tcp:// :x"),
-    "a key": msgspec.structs.replace(GATE, public_key="k"),
+    "an address": msgspec.structs.replace(BRIDGE, address="tcp:// :x"),
+    "a key": msgspec.structs.replace(BRIDGE, public_key="k"),
 }
 
 
@@ -104,7 +108,7 @@ def test_however_a_process_ended_it_can_be_said(head: Head, code: int) -> None:
     said = Exited(process="actor-0", incarnation=0, pid=1, code=code, now_ns=0)
     head.hear({"type": "left"})
     head.hear(msgspec.msgpack.decode(msgspec.msgpack.encode(said)))
-    assert "actor-0" not in head.hosts.places["a"].processes, "it was heard"
+    assert "actor-0" not in head.hosts.nodes["a"].processes, "it was heard"
 
 
 def test_a_host_with_an_address_that_is_none_harms_nobody_else(
@@ -114,11 +118,11 @@ def test_a_host_with_an_address_that_is_none_harms_nobody_else(
     run = Run(carrier)
     try:
         run.works()
-        book = run.left.gate.post.peers
+        book = run.left.bridge.post.peers
         # Named so that it is for the left one to dial.
         for address, key in (("tcp://nowhere", "k" * 40), ("tcp://127.0.0.1:9", "k")):
             odd = Peer(host="x", address=address, public_key=key, processes=("second",))
-            run.left.gate.follow(msgspec.structs.replace(book, peers=(*book.peers, odd)))
+            run.left.bridge.follow(msgspec.structs.replace(book, peers=(*book.peers, odd)))
             run.works()
     finally:
         carrier.close()

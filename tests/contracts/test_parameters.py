@@ -46,13 +46,13 @@ def test_a_snapshot_is_a_copy(carrier: Carrier) -> None:
 
 def test_publishing_rings_those_who_follow(shm: ShmCarrier) -> None:
     spec = ParameterSpec(policy="p", shapes=SHAPES, readers=("a", "b"))
-    bells = [shm.bell(name) for name in spec.readers]
+    wake_pipes = [shm.wake_pipe(name) for name in spec.readers]
     writer = ParameterWriter(spec, shm.open("writer"))
-    assert not any(bell.wait(0) for bell in bells)
+    assert not any(wake_pipe.wait(0) for wake_pipe in wake_pipes)
     writer.publish(Snapshot(0, weights_of(0)))
-    assert all(bell.wait(1) for bell in bells)
-    for bell in bells:
-        bell.close()
+    assert all(wake_pipe.wait(1) for wake_pipe in wake_pipes)
+    for wake_pipe in wake_pipes:
+        wake_pipe.close()
 
 
 def test_no_reader_ever_sees_a_mixture_of_two_versions(shm: ShmCarrier) -> None:

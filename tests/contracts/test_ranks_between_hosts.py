@@ -1,4 +1,4 @@
-"""Trainers of one policy on several hosts: each knows what the others say, and that one is gone."""
+"""Trainers of one policy on several hosts: each knows what the others say, and who is gone."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from gated import Hosts
+from bridged import Hosts
 
-from srl.arena.shm import Bell, bump_placement, make_bell
-from srl.gates.post import GatePlan, Weights
+from srl.arena.shm import WakePipe, bump_placement, make_wake_pipe
+from srl.bridge.messenger import BridgePlan, WeightsRoute
 from srl.services.parameters import ParameterSpec
-from srl.services.trainers import BatchNumbers, Standing, Trainers
+from srl.services.trainer_table import BatchNumbers, RankProgress, TrainerTable
 
 WAIT_SECONDS = 20.0
 SPEC = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")})
-PLAN = GatePlan(weights=(Weights(spec=SPEC, trainers=("t0", "t1", "t2")),))
+PLAN = BridgePlan(weights=(WeightsRoute(spec=SPEC, trainers=("t0", "t1", "t2")),))
 BATCH = BatchNumbers(10, 8, 8, 8, 1)
 
 
@@ -25,15 +25,15 @@ class Rank:
     def __init__(self, hosts: Hosts, host: str, rank: int) -> None:
         self.rank = rank
         self.arena = hosts[host].arena
-        self.trainers = Trainers(self.arena, "p", 3)
-        self._bell = Bell(hosts[host].folder, f"t{rank}")
+        self.trainers = TrainerTable(self.arena, "p", 3)
+        self._wake_pipe = WakePipe(hosts[host].folder, f"t{rank}")
 
     def join(self, epoch: int) -> None:
-        self.trainers.join(self.rank, epoch, Standing(self.rank, 3, 2, 1, 0), 70 + self.rank)
-        self.ring()
+        self.trainers.join(self.rank, epoch, RankProgress(self.rank, 3, 2, 1, 0), 70 + self.rank)
+        self.wake()
 
-    def ring(self) -> None:
-        self.arena.ring(*(f"t{rank}" for rank in range(3) if rank != self.rank))
+    def wake(self) -> None:
+        self.arena.wake(*(f"t{rank}" for rank in range(3) if rank != self.rank))
 
     def wait(self, *, joined: int = -1, ready: int = -1, epoch: int = -1) -> None:
         trainers = self.trainers
@@ -42,10 +42,10 @@ class Rank:
             and (ready < 0 or trainers.all_ready(trainers.epoch, ready))
             and trainers.epoch >= epoch
         ):
-            assert self._bell.wait(WAIT_SECONDS), "never rung"
+            assert self._wake_pipe.wait(WAIT_SECONDS), "never rung"
 
     def close(self) -> None:
-        self._bell.close()
+        self._wake_pipe.close()
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def ranks(hosts: Hosts) -> Iterator[list[Rank]]:
 def test_what_each_says_is_known_everywhere(ranks: list[Rank]) -> None:
     for rank in ranks:
         rank.wait(joined=0)
-        assert [known.holds for known in rank.trainers.standings()] == [0, 1, 2]
+        assert [known.holds for known in rank.trainers.progress_of_ranks()] == [0, 1, 2]
         assert rank.trainers.token == 70
     for rank in ranks:
         rank.trainers.announce(rank.rank, 0, 5, BATCH)
-        rank.ring()
+        rank.wake()
     for rank in ranks:
         rank.wait(ready=5)
         assert rank.trainers.batches() == [BATCH] * 3
@@ -79,7 +79,7 @@ def test_what_each_says_is_known_everywhere(ranks: list[Rank]) -> None:
 
 def test_whoever_ends_the_group_ends_it_for_all(ranks: list[Rank]) -> None:
     ranks[2].trainers.regroup(0)
-    ranks[2].ring()
+    ranks[2].wake()
     for rank in ranks:
         rank.wait(epoch=1)
         rank.join(1)
@@ -95,7 +95,7 @@ def test_ranks_of_a_host_that_is_gone_are_forgotten_and_the_group_ends(
         rank.wait(joined=0)
     hosts["b"].process.kill()
     hosts["b"].process.wait()
-    make_bell(hosts["home"].folder, "t2")
+    make_wake_pipe(hosts["home"].folder, "t2")
     bump_placement(hosts["home"].folder)
     hosts["home"].processes = ("t2",)
     hosts.tell("b")
@@ -118,8 +118,8 @@ def test_nobody_speaks_for_a_trainer_of_another_host(hosts: Hosts, ranks: list[R
         rank.wait(joined=0)
     ranks[2].trainers.announce(0, 0, 9, BATCH)
     ranks[2].trainers.announce(2, 0, 9, BATCH)
-    ranks[2].ring()
+    ranks[2].wake()
     while ranks[0].trainers.row(2) != ranks[2].trainers.row(2):
-        assert ranks[0]._bell.wait(WAIT_SECONDS), "never rung"
+        assert ranks[0]._wake_pipe.wait(WAIT_SECONDS), "never rung"
     assert not ranks[0].trainers.all_ready(0, 9)
     assert ranks[0].trainers.row(0)[1] == 0

@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from srl.streams.sample import Item, SampleSink, SampleSource, SampleSpec
-from srl.streams.sample_books import ledger, reclaim_reader
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec, TakenFragment
+from srl.streams.sample_accounting import account, reclaim_reader
 
 
 def ordered_spec(**changes: Any) -> SampleSpec:
-    base = {"items_per_batch": 2, "slots": 8, "max_policy_age": 1}
+    base = {"fragments_per_batch": 2, "slots": 8, "max_policy_age": 1}
     return sample_spec(**{**base, **changes})
 
 
@@ -46,7 +46,7 @@ def put(sink: SampleSink, version: int, count: int) -> None:
 def take_all(source: SampleSource) -> list[int]:
     got = []
     while (item := source.take()) is not None:
-        got.append(item.item_id)
+        got.append(item.ticket)
         item.release()
     return got
 
@@ -68,9 +68,9 @@ def test_what_a_dead_reader_lost_is_collected_anew_and_the_batches_stay_the_same
     write(slot, 2.0)
     put(sink, 1, 2)
     assert take_all(heir) == [2, 3, 4, 5]
-    books = ledger(spec, local.open("controller"))
-    assert dropped(books) == {"reader died": 2}
-    assert books.produced == books.consumed + 2 + books.in_flight
+    accounts = account(spec, local.open("controller"))
+    assert dropped(accounts) == {"reader died": 2}
+    assert accounts.produced == accounts.consumed + 2 + accounts.in_flight
 
 
 def test_a_reader_that_fell_behind_gives_up_the_batch_that_is_over(local: Carrier) -> None:
@@ -89,15 +89,15 @@ def test_a_reader_that_fell_behind_gives_up_the_batch_that_is_over(local: Carrie
     write(late, 3.0)
     put(sink, 0, 2)
     assert take_all(heir) == [2, 3], "tickets 0 and 1 belong to a batch that is over"
-    books = ledger(spec, local.open("controller"))
-    assert dropped(books) == {"reader died": 4, "out of turn": 1}
-    assert books.produced == books.consumed + 5 + books.in_flight
+    accounts = account(spec, local.open("controller"))
+    assert dropped(accounts) == {"reader died": 4, "out of turn": 1}
+    assert accounts.produced == accounts.consumed + 5 + accounts.in_flight
     # One that lives gives up what it holds.
     heir.skip_batch(2)
     assert heir.due == 2
-    books = ledger(spec, local.open("controller"))
-    assert books.dropped["out of turn"] == 3
-    assert books.produced == books.consumed + 7 + books.in_flight
+    accounts = account(spec, local.open("controller"))
+    assert accounts.dropped["out of turn"] == 3
+    assert accounts.produced == accounts.consumed + 7 + accounts.in_flight
 
 
 def test_a_batch_is_given_up_where_items_come_in_any_order(local: Carrier) -> None:
@@ -109,8 +109,8 @@ def test_a_batch_is_given_up_where_items_come_in_any_order(local: Carrier) -> No
     assert source.due == 1
     source.expect(5)
     assert source.due == 5
-    books = ledger(spec, local.open("controller"))
-    assert (books.dropped["out of turn"], books.in_flight) == (2, 1)
+    accounts = account(spec, local.open("controller"))
+    assert (accounts.dropped["out of turn"], accounts.in_flight) == (2, 1)
 
 
 def test_later_items_stand_in_for_lost_tickets_that_nobody_has_room_for(local: Carrier) -> None:
@@ -125,8 +125,8 @@ def test_later_items_stand_in_for_lost_tickets_that_nobody_has_room_for(local: C
     assert take_all(heir) == [0, 1], "those that have every slot"
     put(sink, 0, 2)
     assert take_all(heir) == [2, 3], "whose own tickets are handed out again"
-    books = ledger(spec, local.open("controller"))
-    assert dropped(books) == {"reader died": 2}
+    accounts = account(spec, local.open("controller"))
+    assert dropped(accounts) == {"reader died": 2}
 
 
 def test_who_waits_is_rung_when_a_later_item_stands_in(shm: ShmCarrier) -> None:
@@ -137,11 +137,11 @@ def test_who_waits_is_rung_when_a_later_item_stands_in(shm: ShmCarrier) -> None:
     put(sink, 0, 2)
     reclaim_reader(spec, shm.open("controller"), 0)
     assert sink.claim(0) is None
-    bell = shm.bell("w0")
-    bell.clear()
+    wake_pipe = shm.wake_pipe("w0")
+    wake_pipe.clear()
     assert SampleSource(spec, shm.open("r0"), 0).take() is not None
-    assert bell.wait(0.0)
-    bell.close()
+    assert wake_pipe.wait(0.0)
+    wake_pipe.close()
 
 
 def test_a_new_number_for_the_next_batch_moves_the_bound_with_it(local: Carrier) -> None:
@@ -183,7 +183,7 @@ class Trainer:
 
     @property
     def share(self) -> int:
-        return self.spec.items_per_batch
+        return self.spec.fragments_per_batch
 
     def die(self) -> None:
         assert reclaim_reader(self.spec, self._carrier.open("controller"), 0) == len(self.held)
@@ -222,7 +222,7 @@ def test_batches_stay_whole_and_young_whoever_dies(
                     writers=(f"w{rank}",),
                     readers=(f"r{rank}",),
                     slots=slots,
-                    items_per_batch=share,
+                    fragments_per_batch=share,
                     max_policy_age=age,
                 ),
                 local,
@@ -254,15 +254,15 @@ def test_batches_stay_whole_and_young_whoever_dies(
                     trainer.join(due, version)
             if turn % 10 == 0:
                 for trainer in trainers:
-                    books = ledger(trainer.spec, local.open("controller"))
-                    gone = books.dropped["reader died"] + books.dropped["out of turn"]
-                    assert books.produced == books.consumed + gone + books.in_flight
+                    accounts = account(trainer.spec, local.open("controller"))
+                    gone = accounts.dropped["reader died"] + accounts.dropped["out of turn"]
+                    assert accounts.produced == accounts.consumed + gone + accounts.in_flight
         assert version >= 5, "nobody stands still"
     finally:
         local.close()
 
 
-def _read(item: Item) -> tuple[int, int]:
-    found = item.item_id, int(versions_of(item.trajectory).min())
+def _read(item: TakenFragment) -> tuple[int, int]:
+    found = item.ticket, int(versions_of(item.trajectory).min())
     item.release()
     return found

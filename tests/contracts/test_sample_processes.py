@@ -6,16 +6,34 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from carriers import Puppet, ShmCarrier, plain, sample_spec, tag_of, write
 
-from srl.streams.lending import Borrower
+from srl.arena.shm import ShmArena
+from srl.streams.remote_slots import GrantedStream
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
     create_sample,
 )
-from srl.streams.sample_books import ledger, reclaim_reader, reclaim_writer
+from srl.streams.sample_accounting import account, reclaim_reader, reclaim_writer
+
+
+def test_a_slot_takes_memory_when_it_is_first_used(shm: ShmCarrier) -> None:
+    """However many there are, a stream is there at once; what is unwritten is loud all the same."""
+    spec = sample_spec(slots=1000)
+    arena = ShmArena(shm.folder, "controller", lazy=True)
+    create_sample(spec, arena)
+    region = arena.path(f"sample/{spec.name}")
+    before = region.stat().st_blocks * 512
+    assert before < 100 * spec.trajectory.nbytes
+    for _ in range(3):
+        slot = SampleSink(spec, arena, 0).claim(0)
+        assert slot is not None
+        assert np.isnan(slot.trajectory.reward).all()
+    assert before < region.stat().st_blocks * 512 < before + 10 * 4096
+    arena.close()
 
 
 def test_a_writer_killed_in_mid_fragment_costs_only_its_fragment(shm: ShmCarrier) -> None:
@@ -40,8 +58,8 @@ def test_a_writer_killed_in_mid_fragment_costs_only_its_fragment(shm: ShmCarrier
     lives("commit")
     tags = [source.take(), source.take()]
     assert [tag_of(item.trajectory) for item in tags if item is not None] == [1.0, 2.0]
-    books = ledger(spec, arena)
-    assert (books.produced, books.in_flight, books.dropped["writer died"]) == (2, 2, 1)
+    accounts = account(spec, arena)
+    assert (accounts.produced, accounts.in_flight, accounts.dropped["writer died"]) == (2, 2, 1)
 
 
 def test_a_stopped_writer_is_killed_before_its_slot_is_taken_back(shm: ShmCarrier) -> None:
@@ -96,9 +114,9 @@ def test_a_killed_readers_items_are_dropped_and_its_heir_goes_on(shm: ShmCarrier
     assert sink.claim(0) is not None
     assert sink.claim(0) is None
     assert reclaim_reader(spec, arena, 0) == 2
-    books = ledger(spec, arena)
-    assert (books.produced, books.consumed, books.in_flight) == (3, 0, 1)
-    assert books.dropped["reader died"] == 2
+    accounts = account(spec, arena)
+    assert (accounts.produced, accounts.consumed, accounts.in_flight) == (3, 0, 1)
+    assert accounts.dropped["reader died"] == 2
     heir = shm.puppet("r0")
     heir("open_source", spec=plain(spec), reader=0)
     for tag in (10.0, 11.0):
@@ -141,14 +159,14 @@ def test_many_processes_at_both_ends(shm: ShmCarrier, delivery: str) -> None:
         for start in (0, 1000):
             mine = [tag for tag in tags if start <= tag < start + 1000]
             assert mine == sorted(mine), "one writer's items keep their order"
-    books = ledger(spec, arena)
-    assert books.produced == 400
-    assert books.consumed == (800 if delivery == "all" else 400)
-    assert books.in_flight == 0
+    accounts = account(spec, arena)
+    assert accounts.produced == 400
+    assert accounts.consumed == (800 if delivery == "all" else 400)
+    assert accounts.in_flight == 0
 
 
 def test_looking_again_when_nothing_is_ready_takes_no_lock(shm: ShmCarrier) -> None:
-    """Trainers look between minibatches; the lock is for those who change something."""
+    """TrainerTable look between minibatches; the lock is for those who change something."""
     spec = sample_spec()
     create_sample(spec, shm.open("controller"))
     source = SampleSource(spec, shm.open("r0"), 0)
@@ -191,7 +209,7 @@ while True:
 def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -> None:
     spec = sample_spec(writers=("w",) * 2000, slots=1)
     create_sample(spec, shm.open("controller"), granted=True)
-    lender = Borrower(spec, shm.open("gate"))
+    lender = GrantedStream(spec, shm.open("bridge"))
     arguments = [str(shm.folder), plain(spec)]
     with subprocess.Popen(
         [sys.executable, "-c", FLICKER, *arguments], stdout=subprocess.PIPE
@@ -199,7 +217,7 @@ def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == b"ready\n"
-            counts = {len(lender.wanting()) for _ in range(20_000)}
+            counts = {len(lender.waiting_writers_here()) for _ in range(20_000)}
         finally:
             other.kill()
     assert len(counts) > 1, "it did change meanwhile"

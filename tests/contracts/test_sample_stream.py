@@ -30,7 +30,7 @@ from srl.streams.sample import (
     SampleSource,
     SampleSpec,
 )
-from srl.streams.sample_books import ledger, reclaim_reader, reclaim_writer
+from srl.streams.sample_accounting import account, reclaim_reader, reclaim_writer
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
@@ -81,7 +81,7 @@ def test_a_full_stream_makes_writers_wait_until_a_slot_is_released(carrier: Carr
 
 def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> None:
     (sink,), (source,) = open_all(sample_spec(slots=1), shm)
-    writer_bell, reader_bell = shm.bell("w0"), shm.bell("r0")
+    writer_bell, reader_bell = shm.wake_pipe("w0"), shm.wake_pipe("r0")
     assert source.take() is None
     assert not reader_bell.wait(0)
     slot = claim(sink, 0)
@@ -99,8 +99,8 @@ def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> No
     assert slot is not None
     write(slot, 2.0)
     assert not reader_bell.wait(0)
-    for bell in (writer_bell, reader_bell):
-        bell.close()
+    for wake_pipe in (writer_bell, reader_bell):
+        wake_pipe.close()
 
 
 @pytest.mark.parametrize("delivery", ["any", "all", "key"])
@@ -128,7 +128,7 @@ def test_delivery_from_many_writers_to_many_readers(
                     write(slot, 10.0 * step + end)
             else:
                 _take_one(sources, (end - num_writers) % num_readers, got)
-        wrote = ledger(spec, carrier.open("controller")).produced
+        wrote = account(spec, carrier.open("controller")).produced
         for sink in sinks:
             sink.close()
         for reader in range(num_readers):
@@ -170,7 +170,7 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
     spec = sample_spec(
         slots=num_writers + per_batch,
         writers=tuple(f"w{i}" for i in range(num_writers)),
-        items_per_batch=per_batch,
+        fragments_per_batch=per_batch,
         max_policy_age=age,
         base_version=base,
     )
@@ -195,7 +195,7 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
             else:
                 slot.commit(5, 12)
             while (item := source.take()) is not None:
-                order.append(item.item_id)
+                order.append(item.ticket)
                 lag = version - int(versions_of(item.trajectory).min())
                 # Never older than allowed, though nobody looks at it between claim and here.
                 assert 0 <= lag <= age
@@ -214,7 +214,7 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
 
 def test_with_age_one_the_next_batch_is_written_while_one_is_trained_on(carrier: Carrier) -> None:
     (sink,), (source,) = open_all(
-        sample_spec(slots=8, items_per_batch=2, max_policy_age=1), carrier
+        sample_spec(slots=8, fragments_per_batch=2, max_policy_age=1), carrier
     )
     for _ in range(4):
         slot = claim(sink, 0)
@@ -340,20 +340,20 @@ def test_a_gap_that_nobody_will_fill_does_not_hide_what_follows(carrier: Carrier
 
 def test_closing_rings_the_other_side(shm: ShmCarrier) -> None:
     (sink,), (source,) = open_all(sample_spec(), shm)
-    writer_bell, reader_bell = shm.bell("w0"), shm.bell("r0")
+    writer_bell, reader_bell = shm.wake_pipe("w0"), shm.wake_pipe("r0")
     sink.close()
     assert reader_bell.wait(1)
     source.close()
     assert writer_bell.wait(1)
-    for bell in (writer_bell, reader_bell):
-        bell.close()
+    for wake_pipe in (writer_bell, reader_bell):
+        wake_pipe.close()
 
 
 # -- deaths --------------------------------------------------------------------------------------
 
 
 def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None:
-    spec = sample_spec(writers=("w0", "w1"), slots=2, items_per_batch=1, max_policy_age=1)
+    spec = sample_spec(writers=("w0", "w1"), slots=2, fragments_per_batch=1, max_policy_age=1)
     (dies, lives), (source,) = open_all(spec, carrier)
     held, other = claim(dies, 0), claim(lives, 0)
     assert held is not None
@@ -368,9 +368,9 @@ def test_a_dead_writers_slot_and_ticket_are_used_again(carrier: Carrier) -> None
     write(again, 1.0)
     got = [source.take(), source.take()]
     assert [tag_of(item.trajectory) for item in got if item is not None] == [1.0, 2.0]
-    books = ledger(spec, controller)
-    assert books.produced == 2
-    assert dropped(books) == {"writer died": 1}
+    accounts = account(spec, controller)
+    assert accounts.produced == 2
+    assert dropped(accounts) == {"writer died": 1}
 
 
 def test_several_given_back_tickets_are_used_oldest_first(carrier: Carrier) -> None:
@@ -418,7 +418,7 @@ def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
         assert slot is not None
         write(slot, tag)
         while (item := source.take()) is not None:
-            got.append(item.item_id)
+            got.append(item.ticket)
             item.release()
     assert got == [0, 1, 2, 3]
 
@@ -444,18 +444,18 @@ def test_a_writer_that_dies_in_a_commit_has_produced_nothing(
     torn = claim(dies, 0)
     assert torn is not None
     with monkeypatch.context() as patch:
-        patch.setattr(sample_claims, "_note_seconds", die)
+        patch.setattr(sample_claims, "_update_usual", die)
         with pytest.raises(_Killed):
             write(torn, 2.0)
     assert reclaim_writer(spec, local.open("controller"), 0) == 1
-    books = ledger(spec, local.open("controller"))
-    assert (books.produced, books.in_flight) == (2, 2)
-    assert dropped(books) == {"writer died": 1}
+    accounts = account(spec, local.open("controller"))
+    assert (accounts.produced, accounts.in_flight) == (2, 2)
+    assert dropped(accounts) == {"writer died": 1}
     again = claim(lives, 0)
     assert again is not None
     assert again.index == torn.index
     write(again, 3.0)
-    assert ledger(spec, local.open("controller")).produced == 3
+    assert account(spec, local.open("controller")).produced == 3
     assert tag_of(source.take().trajectory) == 1.0  # type: ignore[union-attr]
 
 
@@ -480,7 +480,7 @@ def test_a_writer_that_dies_at_the_end_of_a_commit_has_produced_its_fragment(
     if claimed_by == "its successor":
         assert claim(SampleSink(spec, local.open("w0"), 0), 0) is not None
         assert reclaim_writer(spec, controller, 0) == 1
-    assert ledger(spec, controller).produced == 1
+    assert account(spec, controller).produced == 1
 
 
 @pytest.mark.parametrize("delivery", ["any", "all", "key"])
@@ -496,9 +496,9 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
     assert held is not None
     released.release()
     assert reclaim_reader(spec, carrier.open("controller"), 0) == 2
-    books = ledger(spec, carrier.open("controller"))
-    assert dropped(books) == {"reader died": 2}
-    assert books.consumed == 0
+    accounts = account(spec, carrier.open("controller"))
+    assert dropped(accounts) == {"reader died": 2}
+    assert accounts.consumed == 0
     # Its successor goes on with the rest, and the slots of what was lost are free again.
     heir = SampleSource(spec, carrier.open("r0"), 0)
     got = []
@@ -513,7 +513,7 @@ def test_a_dead_readers_items_are_dropped_and_counted(carrier: Carrier, delivery
 
 
 def test_lost_items_do_not_count_towards_the_batches_to_come(carrier: Carrier) -> None:
-    spec = sample_spec(slots=4, items_per_batch=2, max_policy_age=0)
+    spec = sample_spec(slots=4, fragments_per_batch=2, max_policy_age=0)
     (sink,), (source,) = open_all(spec, carrier)
     for _ in range(2):
         slot = claim(sink, 0)
@@ -569,10 +569,10 @@ def test_the_books_add_up_whatever_happens(data: st.DataObject, name: str) -> No
                 assert reclaim_reader(spec, controller, who) == lost
                 reading[who], released[who] = [], 0
                 sources[who] = SampleSource(spec, carrier.open(f"r{who}"), who)
-            books = ledger(spec, controller)
-            gone = books.dropped["reader died"] + books.dropped["out of turn"]
-            assert books.produced == books.consumed + gone + books.in_flight
-            assert books.in_flight >= len(reading[0]) + len(reading[1]) + sum(released)
+            accounts = account(spec, controller)
+            gone = accounts.dropped["reader died"] + accounts.dropped["out of turn"]
+            assert accounts.produced == accounts.consumed + gone + accounts.in_flight
+            assert accounts.in_flight >= len(reading[0]) + len(reading[1]) + sum(released)
     finally:
         carrier.close()
 

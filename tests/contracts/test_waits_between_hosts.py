@@ -25,7 +25,7 @@ def test_a_slow_reader_makes_writers_elsewhere_wait_for_slots(carrier: TcpCarrie
     carrier.create(spec)
     sink = SampleSink(spec, carrier.open("w0"), 0)
     source = SampleSource(spec, carrier.open("r0"), 0)
-    counters = carrier.sides["left"].gate.counters
+    counters = carrier.sides["left"].bridge.counters
     for tag in (1.0, 2.0):
         slot = claim(sink)
         assert slot is not None
@@ -47,10 +47,10 @@ def test_a_slow_server_makes_lanes_elsewhere_wait_for_replies(carrier: TcpCarrie
     carrier.create(spec)
     client = InferenceClient(spec, carrier.open("c0"), 0)
     server = InferenceServer(spec, carrier.open("s0"), 0)
-    counters = carrier.sides["left"].gate.counters
+    counters = carrier.sides["left"].bridge.counters
     ask(client, 0, [1, 2])
-    lanes = server.poll()
+    slots = server.poll()
     carrier.advance(2.0)
-    answer(server, lanes)
+    answer(server, slots)
     check_reply(client, 0, [1, 2])
     assert 2e9 <= counters.told()["wait_requests_ns"] < 10e9

@@ -11,10 +11,10 @@ import pytest
 from hosts import Side
 
 from srl.arena.shm import RunFolder
+from srl.bridge.messages import WeightsChunk
+from srl.bridge.messenger import BridgePlan, WeightsRoute
+from srl.bridge.parameters import PART_BYTES, QUIET_SECONDS, SILENT_SECONDS, STUCK_SECONDS
 from srl.data.records import Snapshot
-from srl.gates.messages import Weights as WeightsPart
-from srl.gates.parameters import PART_BYTES, QUIET_SECONDS, SILENT_SECONDS, STUCK_SECONDS
-from srl.gates.post import GatePlan, Weights
 from srl.net.framing import Body
 from srl.net.links import Links
 from srl.net.peers import Peers
@@ -48,7 +48,7 @@ class Run:
         processes = {"home": ("trainer",), **{name: (f"on-{name}",) for name in HOSTS}}
         readers = tuple(f"on-{name}" for name in HOSTS)
         spec = ParameterSpec(policy="p", shapes={"w": ((SIZE,), "float32")}, readers=readers)
-        plan = GatePlan(weights=(Weights(spec=spec, trainers=("trainer",)),), fan_out=2)
+        plan = BridgePlan(weights=(WeightsRoute(spec=spec, trainers=("trainer",)),), fan_out=2)
         self.folders = {name: RunFolder() for name in processes}
         self.sides = {
             name: Side(name, plan, self.folders[name].path, placed, self.clock, Mute)
@@ -65,30 +65,30 @@ class Run:
         """Gives every living host the address book."""
         self.peers = tuple(s.peer() for name, s in self.sides.items() if name not in without)
         for name, side in self.sides.items():
-            side.gate.follow(Peers(own=name, peers=self.peers))
+            side.bridge.follow(Peers(own=name, peers=self.peers))
 
     def publish(self, version: int) -> None:
         weights = {"w": np.full(SIZE, version, np.float32)}
         self.writer.publish(Snapshot(version, weights))
 
     def kill(self, name: str) -> None:
-        """Its gate is gone; the address book does not say so yet."""
+        """Its bridge is gone; the address book does not say so yet."""
         self.sides.pop(name).close()
         del self.readers[name]
 
     def until(self, condition: Callable[[], bool], jump: float = 0.0) -> None:
-        """Lets the gates take turns; `jump` seconds pass for them whenever nothing comes."""
+        """Lets the bridges take turns; `jump` seconds pass for them whenever nothing comes."""
         end = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             assert time.monotonic() < end, f"waited in vain: {self.versions()}"
-            came = sum([side.gate.turn() for side in self.sides.values()])
+            came = sum([side.bridge.turn() for side in self.sides.values()])
             for name, version in self.versions().items():
                 if version not in self.seen[name][-1:]:
                     self.seen[name].append(version)
             if not came:
                 self.offset += jump
                 side = self.sides["home"]
-                side.gate.wait(side.bell, 0.002)
+                side.bridge.wait(side.wake_pipe, 0.002)
 
     def versions(self) -> dict[str, int]:
         return {name: reader.version for name, reader in self.readers.items()}
@@ -98,11 +98,11 @@ class Run:
 
     def sent_by(self, name: str) -> int:
         """How often a host has sent weights as a whole."""
-        return self.sides[name].gate.counters.get("weights")
+        return self.sides[name].bridge.counters.get("weights")
 
     def settled(self) -> bool:
         """Every transfer is over, on both sides."""
-        return not any(part.busy for s in self.sides.values() for part in s.gate._spreading)
+        return not any(part.busy for s in self.sides.values() for part in s.bridge._weights_sender)
 
     def close(self) -> None:
         for side in self.sides.values():
@@ -132,7 +132,7 @@ def test_no_host_sends_weights_to_more_than_its_share(run: Run) -> None:
         "home": 6, "h0": 6, "h1": 6, "h2": 6, "h3": 0, "h4": 0, "h5": 0, "h6": 0, "h7": 0,
     }  # fmt: skip
     assert run.sides["home"].links.sent_bytes < 3 * 2 * 4 * SIZE * 1.05
-    assert sum(side.gate.counters.get("rejected") for side in run.sides.values()) == 0
+    assert sum(side.bridge.counters.get("rejected") for side in run.sides.values()) == 0
 
 
 def test_hosts_below_one_that_dies_get_theirs_before_and_after_the_book_says_so(run: Run) -> None:
@@ -195,7 +195,7 @@ def test_a_host_whose_gate_is_not_up_is_nobodys_way(run: Run) -> None:
     )
     run.kill("h0")
     for name, side in run.sides.items():
-        side.gate.follow(Peers(own=name, peers=bare))
+        side.bridge.follow(Peers(own=name, peers=bare))
     run.publish(1)
     run.until(lambda: run.all_have(1) and run.settled())
     assert run.sent_by("home") == 2
@@ -206,21 +206,21 @@ def test_parts_of_one_version_come_from_one_host(run: Run) -> None:
     run.tell()
     run.publish(1)
     run.until(lambda: run.all_have(1) and run.settled())
-    receiving = run.sides["h2"].gate._receiving[0]
+    weights_receiver = run.sides["h2"].bridge._weights_receiver[0]
     size = 4 * SIZE
     parts = [min(PART_BYTES, size - start) for start in range(0, size, PART_BYTES)]
 
     def come(host: str, part: int, fill: int) -> None:
         body = Body([memoryview(bytes([fill]) * parts[part])], [0])
-        receiving.weights(host, WeightsPart(0, 2, part), body)
+        weights_receiver.weights(host, WeightsChunk(0, 2, part), body)
 
     come("h0", 0, 1)
     for part in range(len(parts)):
         come("home", part, 2)
-    assert receiving.version == 1, "all of it has come from home, but h0 is at it"
+    assert weights_receiver.version == 1, "all of it has come from home, but h0 is at it"
     run.offset += QUIET_SECONDS + 0.1
     for part in range(len(parts)):
         come("home", part, 2)
-    assert receiving.version == 2
+    assert weights_receiver.version == 2
     weights = run.readers["h2"].snapshot().weights["w"]
     assert (weights.view(np.uint8) == 2).all(), "nothing of h0's is among it"

@@ -11,22 +11,24 @@ from source import imports_of, modules, tree_of, where
 
 LAYERS = (
     ("errors",),
-    ("resolve", "settings", "resources", "files"),
+    ("tracebacks",),
+    ("resolve", "settings", "resources", "files", "extras"),
     ("arena",),
     ("data",),
     ("envs", "streams", "services", "policies", "net"),
-    ("algorithms", "gates"),
+    ("algorithms", "bridge", "reporting"),
+    ("distributed",),
     ("workers",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
-    ("playing", "run"),
+    ("arguments", "acting", "evaluation", "run"),
     ("bench",),
     ("cli",),
 )
 """From the bottom up. A module may import its own part and those of lower layers."""
 BESIDE_ALL = ("testing",)
 """Shipped for users' tests; nothing in the package needs it."""
-STRANGERS = ("envs", "streams", "services", "policies", "net", "algorithms", "gates")
+STRANGERS = ("envs", "streams", "services", "policies", "net", "algorithms", "bridge", "reporting")
 """Parts of one layer that know nothing of each other."""
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 
@@ -93,8 +95,8 @@ def test_nothing_is_unpickled() -> None:
 WITHOUT_TORCH = [
     name
     for name in modules()
-    if part_of(name) in ("data", "arena", "envs", "streams", "services", "net", "gates")
-] + ["srl.workers.actor", "srl.workers.wiring", "srl.workers.worker", "srl.launch.worker"]
+    if part_of(name) in ("data", "arena", "envs", "streams", "services", "net", "bridge")
+] + ["srl.workers.actor", "srl.workers.wiring", "srl.workers.worker", "srl.launch.process.worker"]
 
 
 def test_what_an_actor_imports_does_not_import_torch() -> None:

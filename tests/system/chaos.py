@@ -20,16 +20,15 @@ from srl.arena.shm import sweep
 
 _WORKERS = (
     "--set", "actor.count=4", "--set", "inference.count=2",
-    "--set", "trainer.count=2", "--set", "max_restarts=1000", "--set", "silence_seconds=2",
-    "--set", "restart_window_seconds=2",
+    "--set", "trainer.count=2", "--set", "max_restarts=1000", "--set", "restart_window_seconds=2",
     "--set", "checkpoint.every_seconds=2", "--set", "logging.interval_seconds=0.5",
 )  # fmt: skip
-"""4 actors, 2 policy workers and 2 trainers; one that is stopped is soon taken for dead."""
+"""4 actors, 2 policy workers and 2 trainers."""
 SETTINGS = ("--layout", "shared", *_WORKERS)
 REMOTE = ("--layout", "remote", *_WORKERS)
-"""The trainers at home, the others on a host each, with a gate on all three."""
+"""The trainers at home, the others on a host each, with a bridge on all three."""
 HOSTS_SHARE = 0.3
-"""How often, on several hosts, a gate or an agent is struck rather than a worker."""
+"""How often, on several hosts, a bridge or an agent is struck rather than a worker."""
 GONE_SECONDS = 10.0
 """How long the workers of an agent that was killed may take to end by themselves."""
 
@@ -72,7 +71,7 @@ class Versions:
 
 class Chaos:
     """Does something to a random worker now and then, for as long as the run lasts; with `hosts` to
-    gates and agents too, which are killed."""
+    bridges and agents too, which are killed."""
 
     def __init__(
         self,
@@ -120,19 +119,19 @@ class Chaos:
 
 
 def gates_and_agents(training: Training) -> dict[str, psutil.Process]:
-    """What joins the hosts of a run on this machine: `gate-HOST` and `agent-HOST`."""
-    agents, gates, found = {}, [], {}
+    """What joins the hosts of a run on this machine: `bridge-HOST` and `agent-HOST`."""
+    agents, bridges, found = {}, [], {}
     for child in training.seen.values():
         with suppress(psutil.Error):
             line = child.cmdline()
             if "--join" in line:
                 agents[child.pid] = line[line.index("--name") + 1]
                 found[f"agent-{agents[child.pid]}"] = child
-            elif "srl.launch.gate" in line:
-                gates.append(child)
-    for gate in gates:
+            elif "srl.launch.process.bridge" in line:
+                bridges.append(child)
+    for bridge in bridges:
         with suppress(psutil.Error):
-            found[f"gate-{agents.get(gate.ppid(), 'home')}"] = gate
+            found[f"bridge-{agents.get(psutil.Process(bridge.ppid()).ppid(), 'home')}"] = bridge
     return found
 
 
@@ -144,9 +143,9 @@ def problems(training: Training, chaos: Chaos, versions: list[int], shm: Path) -
     summary = read_summary(training.run_dir)
     if summary["reason"] != "reached return>=475":
         found.append(f"it was not solved: {summary['reason']}")
-    kept = books(summary)
+    kept = accounts(summary)
     if kept["lost"] or not kept["consumed"]:
-        found.append(f"the books do not add up: {kept}")
+        found.append(f"the accounts do not add up: {kept}")
     if versions != sorted(versions):
         found.append(f"a version went backwards: {versions}")
     if chaos.hosts:
@@ -162,7 +161,7 @@ def problems(training: Training, chaos: Chaos, versions: list[int], shm: Path) -
     return found
 
 
-def books(summary: dict[str, Any], stream: str = "default") -> dict[str, float]:
+def accounts(summary: dict[str, Any], stream: str = "default") -> dict[str, float]:
     """Where the fragments of a stream went, from a summary; `lost` are those nobody knows of."""
     at = f"samples.{stream}."
     found = {k.removeprefix(at): n for k, n in summary["metrics"].items() if k.startswith(at)}

@@ -62,7 +62,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def end_all(folder: Path) -> None:
-    """Ends every process of a folder, and the folder."""
+    """Presence every process of a folder, and the folder."""
     left = processes_of(folder)
     for process in left:
         with suppress(psutil.Error):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from harness import Training
+
+# Runs inherit it; under `nohup` they would ignore the signal that some tests send.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

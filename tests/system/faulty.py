@@ -12,8 +12,10 @@ import torch
 from gymnasium.spaces import Box
 
 from srl.algorithms.ppo.learner import PPO
+from srl.experiment import Graph, WorkerGroup
 from srl.policies.actor_critic import ActorCritic
 from srl.testing.envs import ScriptedEnv
+from srl.workers.relabeller import Relabeller
 
 
 class MarkedHangingEnv(ScriptedEnv):
@@ -88,7 +90,41 @@ class RaisingPolicy(ActorCritic):
     """Raises something of its own."""
 
     def act(self, *args: Any) -> Any:
-        raise RuntimeError("this policy raises on purpose")
+        raise RuntimeError("RaisingPolicy raises on purpose")
+
+
+class FailingEnv(ScriptedEnv):
+    """Raises something of its own."""
+
+    def step(self, action: Any) -> Any:
+        raise FileNotFoundError("FailingEnv raises on purpose")
+
+
+class ExitingEnv(ScriptedEnv):
+    """Ends the program, as a script would."""
+
+    def step(self, action: Any) -> Any:
+        raise SystemExit("ExitingEnv raises on purpose")
+
+
+class RaisingLoss(PPO):
+    """Raises something of its own."""
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        raise FileNotFoundError("RaisingLoss raises on purpose")
+
+
+class RaisingRelabeller(Relabeller):
+    """Raises something of its own."""
+
+    def relabel(self, *args: Any) -> None:
+        raise KeyError("RaisingRelabeller raises on purpose")
+
+
+def relabelled(graph: Graph) -> Graph:
+    """A dataflow with a worker that raises."""
+    group = WorkerGroup(kind=f"{__file__}:RaisingRelabeller")
+    return graph.insert("relabeller", group, into="default")
 
 
 class UnbuildablePolicy(ActorCritic):
@@ -119,6 +155,20 @@ class SlowLearner(PPO):
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(0.3)
+        return super().loss(*args, **kwargs)
+
+
+class OnceSlowLearner(PPO):
+    """Computes for several seconds of a core in its fourth update."""
+
+    was_slow = False
+
+    def loss(self, *args: Any, **kwargs: Any) -> Any:
+        if self.num_updates == 3 and not self.was_slow:
+            self.was_slow = True
+            end = time.process_time() + 4.0
+            while time.process_time() < end:
+                torch.ones(64, 64) @ torch.ones(64, 64)
         return super().loss(*args, **kwargs)
 
 

@@ -19,17 +19,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "algorithms"))
 
 from ppo_data import AGENT, learn, split_batch
 
+from srl.algorithms.collective import Collective
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
-from srl.algorithms.ranks import Ranks
 from srl.arena.shm import ShmArena
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch
 from srl.data.trajectory import from_tree
+from srl.distributed.shared_memory import SharedMemoryCollective
+from srl.distributed.torch_distributed import TorchCollective, connect, make_group
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.workers.shared_ranks import SharedRanks
-from srl.workers.wired_ranks import WiredRanks, connect, make_group
 
 SETTINGS = {"rollout_length": 8, "epochs": 2, "minibatches": 3}
 
@@ -46,14 +46,14 @@ def recorded(folder: Path) -> list[SampleBatch]:
     batches = []
     for path in sorted(folder.glob("batch-*")):
         state = load_state(path)
-        batches.append(SampleBatch(from_tree(state["data"]), state["item_ids"]))
+        batches.append(SampleBatch(from_tree(state["data"]), state["tickets"]))
     return batches
 
 
-def link(carrier: str, folder: Path, rank: int, count: int) -> Ranks:
+def link(carrier: str, folder: Path, rank: int, count: int) -> Collective:
     """What the trainer's group makes, on one host or on several."""
     if count == 1:
-        return Ranks()
+        return Collective()
 
     def look(waited: float) -> None:
         assert waited < 60, "the others do not come"
@@ -61,10 +61,10 @@ def link(carrier: str, folder: Path, rank: int, count: int) -> Ranks:
     if carrier == "shared":
         processes = [f"trainer-{number}" for number in range(count)]
         arena = ShmArena(folder, processes[rank])
-        return SharedRanks(arena, "sums", processes, rank, look, lambda: False)
+        return SharedMemoryCollective(arena, "sums", processes, rank, look, lambda: False)
     device = torch.device("cpu")
     group = connect(partial(make_group, folder / "store", rank, count, device, ""), look)
-    return WiredRanks(group, rank, count, "cpu", look, lambda: False)
+    return TorchCollective(group, rank, count, "cpu", look, lambda: False)
 
 
 def learn_recorded(carrier: str, folder: Path, rank: int, count: int) -> None:
@@ -98,7 +98,7 @@ def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
     )
     (batch,) = recorded(folder)
     algorithm = make()
-    algorithm._by_hand = False
+    algorithm._fast = False
     other = copy.deepcopy(algorithm)
     part = split_batch(batch, rank, count)
 

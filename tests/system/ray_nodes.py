@@ -54,7 +54,7 @@ def main() -> None:
 
 def is_busy(node: Any) -> bool:
     """Whether workers of ours run on a node."""
-    return any(runs(process, "srl.launch.worker") for process in family(node))
+    return any(runs(process, "srl.launch.process.worker") for process in family(node))
 
 
 def family(node: Any) -> list[psutil.Process]:

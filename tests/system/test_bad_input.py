@@ -14,7 +14,7 @@ from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
 import srl
 from srl.cli import main
 from srl.errors import ConfigError
-from srl.launch.run_dir import RunDir
+from srl.launch.directory.run_dir import RunDir
 
 pytestmark = pytest.mark.runs
 

@@ -19,7 +19,7 @@ def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
     bench = subprocess.Popen([sys.executable, "-c", command, *arguments])
     started: list[psutil.Process] = []
     try:
-        wait_for(lambda: workers_of(bench.pid), 60.0, "workers of the measured run")
+        wait_for(lambda: workers_of(bench.pid), 300.0, "workers of the measured run")
         started = psutil.Process(bench.pid).children(recursive=True)
         bench.kill()
         bench.wait(10.0)
@@ -36,4 +36,4 @@ def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
 def workers_of(pid: int) -> list[psutil.Process]:
     """Worker processes below a process."""
     below = psutil.Process(pid).children(recursive=True)
-    return [process for process in below if runs(process, "srl.launch.worker")]
+    return [process for process in below if runs(process, "srl.launch.process.worker")]

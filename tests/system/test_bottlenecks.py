@@ -9,13 +9,13 @@ import pytest
 from harness import FAULTY, read_summary
 
 from srl.experiment import Experiment
-from srl.launch.launch import launch
-from srl.launch.plan import available_cores
+from srl.launch.plan.build import available_cores
+from srl.launch.run.launch import launch
 from srl.overrides import override, parse_pairs
 from srl.recipes.target import find_experiment
 from srl.services.metrics import read_metrics
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.guard
 
 COMMON = {"logging.interval_seconds": 0.05, "checkpoint.every_seconds": 1000}
 FASTER = 1.3

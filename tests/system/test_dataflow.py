@@ -27,7 +27,7 @@ STREAMS = ("default", "default/curiosity")
 Start = Callable[..., Training]
 
 
-def books(run_dir: Path, stream: str) -> dict[str, float]:
+def accounts(run_dir: Path, stream: str) -> dict[str, float]:
     metrics = read_summary(run_dir)["metrics"]
     at = f"samples.{stream}."
     return {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
@@ -36,7 +36,7 @@ def books(run_dir: Path, stream: str) -> dict[str, float]:
 def assert_each_adds_up(run_dir: Path) -> None:
     """Every fragment that was written was used, is on its way, or is missing with a reason."""
     for stream in STREAMS:
-        found = books(run_dir, stream)
+        found = accounts(run_dir, stream)
         assert found["consumed"] > 0
         dropped = found["dropped.reader died"] + found["dropped.too late"]
         assert found["produced"] == found["consumed"] + dropped + found["in_flight"], stream
@@ -45,7 +45,7 @@ def assert_each_adds_up(run_dir: Path) -> None:
 def assert_books_add_up(run_dir: Path) -> None:
     """The same, from one stream to the other."""
     assert_each_adds_up(run_dir)
-    first, second = (books(run_dir, stream) for stream in STREAMS)
+    first, second = (accounts(run_dir, stream) for stream in STREAMS)
     # What the relabeller read it wrote; if it was killed between the two, the item was dropped.
     assert first["consumed"] <= second["produced"]
     assert second["produced"] <= first["consumed"] + first["dropped.reader died"]

@@ -16,8 +16,8 @@ from harness import FAULTY, read_summary
 from srl.algorithms.ppo.learner import PPO
 from srl.data.tree import paths
 from srl.experiment import Experiment
-from srl.launch.launch import launch
-from srl.launch.run_dir import RunDir
+from srl.launch.directory.run_dir import RunDir
+from srl.launch.run.launch import launch
 from srl.overrides import override
 from srl.recipes.target import find_experiment
 from srl.services.checkpoints import read_part
@@ -133,8 +133,10 @@ def test_a_learner_step_that_was_given_up_is_done_again(
 ) -> None:
     """The signal comes between two minibatches, so the step is undone and its batch kept."""
     undone = []
-    original = PPO.undo
-    monkeypatch.setattr(PPO, "undo", lambda self: (undone.append(self.num_updates), original(self)))
+    original = PPO.rollback
+    monkeypatch.setattr(
+        PPO, "rollback", lambda self: (undone.append(self.num_updates), original(self))
+    )
     beat = TrainerWorker._fill
     in_update = 0
 

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from chaos import gates_and_agents
+from harness import SMALL, Training, checkpoints, read_summary, started_by, wait_for
 from test_worker_deaths import assert_books_add_up, replaced
 
+from srl.arena.shm import sweep
 from srl.cli import main
-from srl.launch.status import Status, read_status
+from srl.launch.run.status import RunStatus, read_status
 
 pytestmark = pytest.mark.machines
 
@@ -48,7 +50,7 @@ def log_of(training: Training) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def status_of(training: Training) -> Status:
+def status_of(training: Training) -> RunStatus:
     training.check_running()
     wait_for((training.run_dir / "status.json").exists, 30.0, "a status")
     return read_status(training.run_dir)
@@ -81,7 +83,8 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     training = start(
         "CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL, "--set", "actor.count=2",
         "--set", "hosts={a: [actor], b: [actor], c: [policy]}",
-        "--set", "host_silence_seconds=4", "--set", "max_restarts=10",
+        "--set", "host_silence_seconds=4", "--set", "stopped_seconds=1000",
+        "--set", "max_restarts=10",
     )  # fmt: skip
     training.wait_for_updates(2)
 
@@ -124,6 +127,28 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     assert list(shm.iterdir()) == []
 
 
+def test_gates_and_agents_that_are_stopped_are_replaced(start: Start, shm: Path) -> None:
+    training = start("CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    for name in ("bridge-home", "bridge-host-1", "agent-host-2"):
+        pid = gates_and_agents(training)[name].pid
+        os.kill(pid, signal.SIGSTOP)
+
+        def is_new(name: str = name, pid: int = pid) -> bool:
+            training.check_running()
+            training.workers()
+            found = gates_and_agents(training).get(name)
+            return found is not None and found.pid != pid
+
+        wait_for(is_new, 60.0, f"a new {name}: {log_of(training)}")
+        training.wait_for_updates(3, 90.0)
+    assert training.stop(signal.SIGINT) == 130
+    assert_books_add_up(training.run_dir)
+    wait_for(lambda: not training.survivors(), 30.0, "everyone's end")
+    sweep(shm)
+    assert list(shm.iterdir()) == []
+
+
 def _state(training: Training, host: str) -> str:
     return {h.name: h.state for h in status_of(training).hosts}[host]
 
@@ -162,9 +187,9 @@ def free_port() -> int:
 
 
 def listening(parent: psutil.Process) -> set[int]:
-    """Ports at which a process's children listen."""
+    """Ports at which those listen that a launcher or an agent has started."""
     found = set()
-    for child in parent.children():
+    for child in started_by(parent):
         with suppress(psutil.Error):
             connections = child.net_connections("tcp")
             found |= {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
@@ -182,10 +207,10 @@ def join(run_dir: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
-    gate_port = free_port()
+    bridge_port = free_port()
     training = start(
         "CartPole-v1", "--layout", "remote", "--launcher", "manual", *SMALL, "--steps", "20_000",
-        "--set", "hosts={box: [actor, policy]}", "--set", f"gate_port={gate_port}",
+        "--set", "hosts={box: [actor, policy]}", "--set", f"bridge_port={bridge_port}",
     )  # fmt: skip
     wait_for(lambda: "waiting for host box" in log_of(training), 30.0, "a call for the host")
     assert re.search(r"srl worker --join 127.0.0.1:\d+ --key-file \S+ --name box", log_of(training))
@@ -202,8 +227,8 @@ def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
     port = free_port()
     box = join(training.run_dir, "--name", "box", "--bind", f"127.0.0.1:{port}")
     try:
-        wait_for(lambda: port in listening(psutil.Process(box.pid)), 30.0, "a gate at that port")
-        assert gate_port in listening(psutil.Process(training.process.pid))
+        wait_for(lambda: port in listening(psutil.Process(box.pid)), 30.0, "a bridge at that port")
+        assert bridge_port in listening(psutil.Process(training.process.pid))
         assert training.wait() == 0, training.printed
         assert box.wait(10) == 0
     finally:

@@ -137,7 +137,7 @@ def test_trainers_on_a_host_of_their_own_go_on_at_home_when_it_is_cut_off(
 
         # The trainer there goes on by itself, and publishes what nobody hears.
         three.network.cut("gpu")
-        text = "trainer-0 goes on at home, because gpu is gone"
+        text = "trainer-0 continues on host home: host gpu is gone"
         wait_for(lambda: text in log_of(training), 30.0, "a trainer at home")
         training.wait_for_updates(3)
 
@@ -186,11 +186,11 @@ except ConnectionError:
     pass
 """
 """Ends well once the other side has hung up."""
-LOGS = ("gate", "gate-policies")
+LOGS = ("bridge", "bridge-policies")
 
 
 def _refused(training: Training) -> dict[str, int]:
-    return {host.name: host.gate.get("refused", 0) for host in status_of(training).hosts}
+    return {host.name: host.bridge.get("refused", 0) for host in status_of(training).hosts}
 
 
 def _told(training: Training) -> bool:
@@ -204,7 +204,7 @@ def _told(training: Training) -> bool:
 def test_strangers_on_the_network_are_turned_away(
     hosts: Callable[..., ThreeHosts], shm: Path
 ) -> None:
-    """At the control socket, and at the gates of two hosts."""
+    """At the control socket, and at the bridges of two hosts."""
     three = hosts()
     training = three.train("--steps", "1e9", "--until", "none", *SMALL)
     try:
@@ -214,8 +214,8 @@ def test_strangers_on_the_network_are_turned_away(
         doors = [three.head, *(book.by_host[name].address for name in ("home", "policies"))]
         before = _refused(training)
         inside = three.network.inside("actors")
-        for door in doors:
-            address, _, port = door.removeprefix("tcp://").rpartition(":")
+        for authenticator in doors:
+            address, _, port = authenticator.removeprefix("tcp://").rpartition(":")
             for _ in range(5):
                 command = [*inside, sys.executable, "-c", GARBAGE, address, port]
                 subprocess.run(command, check=True, timeout=60)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from srl.envs.protocol import EnvConfig
-from srl.errors import RunError
+from srl.errors import CheckpointError, ConfigError, RunError
 from srl.experiment import Experiment, PolicyConfig
-from srl.launch.run_dir import find_checkpoint
-from srl.launch.status import StatusFile
-from srl.run import Run, resume, train
+from srl.launch.directory.run_dir import RunDir
+from srl.launch.run.status import StatusFile
+from srl.reporting.summary import read_summary
+from srl.run import Run, assemble, resume, train
 from srl.services.checkpoints import read_weights
 from srl.services.metrics import read_metrics
 
@@ -54,7 +55,8 @@ def test_an_evaluator_plays_fixed_weights_beside_training(
     assert run.summary.eval_return_mean in evaluated
     assert "evaluator" in run.summary.workers
     # The best checkpoint is the one that evaluation liked best.
-    assert find_checkpoint(str(run.path)).manifest.score == run.summary.eval_return_mean
+    latest = RunDir(run.path).store().find("latest").manifest
+    assert latest.scores == {"default": run.summary.eval_return_mean}
 
 
 def tag(run_dir: Path, **runner: Any) -> Run:
@@ -69,7 +71,100 @@ def tag(run_dir: Path, **runner: Any) -> Run:
 
 
 def weights(run: Run, policy: str) -> dict[str, np.ndarray]:
-    return read_weights(find_checkpoint(str(run.path)), policy)
+    return read_weights(RunDir(run.path).store().find("latest"), policy)
+
+
+def test_what_several_policies_reach_is_known_by_policy_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run of two that learn: files, evaluation, the best checkpoints and the end of the run."""
+    experiment = Experiment(
+        env=EnvConfig(id=TAG),
+        policies={
+            "adversary": PolicyConfig(agents=("adversary_*",)),
+            "runner": PolicyConfig(agents=("agent_*",)),
+        },
+    )
+    settings = {**SMALL, "logging.window": 4, "checkpoint.every_seconds": 0.2}
+    run = train(
+        experiment,
+        layout="serial",
+        steps=100_000,
+        until="return/runner<1e9 and version/adversary>=2",
+        set=settings,
+        run_dir=tmp_path / "run",
+    )
+    summary, last = run.summary, read_metrics(run.path)[-1]
+    assert summary.reason == "reached return/runner<1e9 and version/adversary>=2"
+    assert summary.episode_return_mean is None
+    assert "episode_return_mean" not in last
+    for name in ("adversary", "runner"):
+        mean = last[f"policies.{name}.episode_return_mean"]
+        assert summary.policies[name].episode_return_mean == mean
+        best = summary.policies[name].best_checkpoint
+        assert best == RunDir(run.path).store().find(f"best:{name}").number
+    for misused in (
+        lambda: run.evaluate(episodes=2, checkpoint="best"),
+        lambda: run.at("best")["runner"],
+        lambda: train(experiment, init_from=f"{run.path}@best", run_dir=tmp_path / "x"),
+    ):
+        with pytest.raises(CheckpointError, match="expected best:adversary or best:runner"):
+            misused()
+    with pytest.raises(ConfigError, match="Write return/adversary or return/runner"):
+        train(experiment, until="return>=5", run_dir=tmp_path / "x")
+    for named, taken in (("best:runner", "adversary"), ("1:runner", "")):
+        begins = assemble(experiment, init_from=f"{run.path}@{named}").policies["adversary"]
+        assert (begins.source, begins.source_policy) == (f"{run.path}@{named}", taken)
+    score = run.evaluate(episodes=2, checkpoint="best:runner")
+    assert set(score.table()) == {"adversary", "runner"}
+    with pytest.raises(ConfigError, match="got several"):
+        _ = score.mean
+
+
+def test_a_policy_against_itself_is_known_by_side(tmp_path: Path) -> None:
+    run = train(
+        "pettingzoo:classic.tictactoe_v3",
+        layout="serial",
+        steps=1_000,
+        until="return/player_1>=-1 and return/player_2>=-1",
+        set={**SMALL, "logging.window": 4, "evaluator.count": 1, "evaluator.episodes": 2},
+        run_dir=tmp_path / "run",
+        quiet=True,
+    )
+    summary = run.summary
+    assert summary.reason.startswith("reached")
+    agents = summary.policies["default"].agents
+    assert set(agents) == {"player_1", "player_2"}
+    last = read_metrics(run.path)[-1]
+    for side, result in agents.items():
+        assert result.episode_return_mean == last[f"agents.{side}.episode_return_mean"]
+    score = run.evaluate(episodes=4)
+    table = score.table()
+    assert set(table) == {"default", "default/player_1", "default/player_2"}
+    assert table["default/player_1"]["mean"] == -table["default/player_2"]["mean"]
+    assert score.mean == 0.0
+    against = run.evaluate(episodes=4, policies={"player_2": "random"})
+    assert against.mean == against.table()["default"]["mean"]
+    over = resume(run.path, set={"until": "return/player_2>=-2"}, quiet=True).summary
+    assert over.reason == "reached return/player_2>=-2"
+    assert over.env_steps == summary.env_steps, "it was over before it began"
+    assert over.policies["default"].agents == agents
+    for until in ("return/player_3>0", "return>0"):
+        with pytest.raises(ConfigError, match=r"default/player_1 or (return/)?default/player_2"):
+            train(
+                "pettingzoo:classic.tictactoe_v3",
+                layout="serial",
+                until=until,
+                run_dir=tmp_path / "x",
+            )
+    for side, result in agents.items():
+        best = f"best:default/{side}"
+        assert result.best_checkpoint == RunDir(run.path).store().find(best).number
+        assert run.evaluate(episodes=1, checkpoint=best).returns["default"]
+        begins = assemble("pettingzoo:classic.tictactoe_v3", init_from=f"{run.path}@{best}")
+        assert begins.policies["default"].source_policy == "default"
+    with pytest.raises(CheckpointError, match="expected best:default/player_1 or best:default/"):
+        run.evaluate(checkpoint="best")
 
 
 def test_a_frozen_policy_keeps_the_weights_of_its_source(tmp_path: Path) -> None:
@@ -100,18 +195,24 @@ def test_trainers_of_several_policies_are_one_kind_to_the_report(tmp_path: Path)
     assert summary.bottleneck_setting == "layout=inline"
 
 
-def test_a_run_without_an_update_is_not_explained(tmp_path: Path) -> None:
-    run = train(
-        "CartPole-v1",
-        layout="serial",
-        seconds=0.001,
-        set={"algorithm.rollout_length": 10_000},
-        run_dir=tmp_path,
-        quiet=True,
-    )
-    assert run.summary.policy_version == 0
-    assert run.summary.bottleneck == "too short to say: no update was done"
-    assert run.summary.bottleneck_setting is None
+@pytest.mark.parametrize("layout", ["serial", "inline"])
+def test_a_run_without_an_update_has_failed(tmp_path: Path, layout: str) -> None:
+    batch = r"needs 160,000 environment steps .*algorithm.rollout_length 10000"
+    with pytest.raises(RunError, match=rf"no update was made in \d+ s.*{batch}"):
+        train(
+            "CartPole-v1",
+            layout=layout,
+            seconds=0.001,
+            set={"algorithm.rollout_length": 10_000},
+            run_dir=tmp_path,
+            quiet=True,
+        )
+    summary = read_summary(tmp_path)
+    assert summary.status == "failed"
+    assert "no update was made" in (summary.error or "")
+    assert summary.policy_version == 0
+    assert summary.bottleneck == "too short to say: no update was done"
+    assert summary.bottleneck_setting is None
 
 
 def test_a_random_policy_has_no_trainer(tmp_path: Path) -> None:
@@ -165,4 +266,4 @@ def test_what_was_learned_is_kept_whatever_fails_in_the_launcher(
             run_dir=tmp_path / "run",
             quiet=True,
         )
-    assert find_checkpoint(str(tmp_path / "run")).manifest.env_steps > 0
+    assert RunDir(tmp_path / "run").store().find("latest").manifest.env_steps > 0

@@ -54,13 +54,13 @@ def ray(
 
 def workers(shm: Path) -> list[psutil.Process]:
     """Worker processes of this test, wherever in the cluster."""
-    return [process for process in processes_of(shm) if runs(process, "srl.launch.worker")]
+    return [process for process in processes_of(shm) if runs(process, "srl.launch.process.worker")]
 
 
 def name_of(process: psutil.Process) -> str:
     """The name of a worker process."""
     words = process.cmdline()
-    return words[words.index("srl.launch.worker") + 1]
+    return words[words.index("srl.launch.process.worker") + 1]
 
 
 def options(shm: Path, code: Path, **variables: str) -> tuple[str, ...]:
@@ -153,9 +153,9 @@ from pathlib import Path
 from types import SimpleNamespace
 import psutil
 import ray  # Before SRL: it has read its environment by then.
-from srl.launch.engines import HostRequest, Join
-from srl.launch.ray import RayEngine
-from srl.launch.ray_cluster import RayCluster
+from srl.launch.backends.backend import HostRequest, JoinAddress
+from srl.launch.backends.ray import RayBackend
+from srl.launch.backends.ray_cluster import RayCluster
 from srl.resources import RayConfig, ResourceConfig
 
 def client(**environment):
@@ -175,12 +175,12 @@ assert priority == psutil.Process().nice(), priority
 assert "RAY_AUTH_TOKEN" not in os.environ
 
 # Another one in the same process, with another token; its head node falls silent.
-engine = RayEngine(SimpleNamespace(ray=config), Path())
+engine = RayBackend(SimpleNamespace(ray=config), Path())
 key_file = Path(sys.argv[1])
 key_file.touch()
 large = ResourceConfig(gpus=9)
 host = HostRequest(name="a", kind="a", resources=large)
-engine.start(Join(address="127.0.0.1:1", key_file=key_file), [host])
+engine.start(JoinAddress(address="127.0.0.1:1", key_file=key_file), [host])
 def explained():
     return "no node has 9 GPU" in engine.waiting()["a"]
 deadline = time.monotonic() + 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from harness import SMALL, Training, checkpoints, read_summary
 
 from srl.cli import main
 from srl.errors import RunError
-from srl.launch.run_dir import RunDir
+from srl.launch.directory.run_dir import RunDir
 from srl.services.metrics import read_metrics
 
 pytestmark = pytest.mark.runs
@@ -39,7 +40,7 @@ def test_a_run_that_trains_is_not_replaced(tmp_path: Path) -> None:
             RunDir(running.path).clear()
         assert (running.path / "config.yaml").exists()
     RunDir(running.path).clear()
-    assert not running.path.exists()
+    assert list(running.path.iterdir()) == []
 
 
 def test_a_run_directory_holds_what_is_promised(finished: Path) -> None:
@@ -70,14 +71,22 @@ def test_the_summary_has_its_fields(finished: Path) -> None:
         assert worker["waited_for"] in worker["waits"]
 
 
+def test_all_that_a_run_has_written_is_known_to_be_its_own(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    RunDir(copy).clear()
+    assert list(copy.rglob("*")) == []
+
+
 def test_tensorboard_reads_the_events(finished: Path) -> None:
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator"
     ).EventAccumulator(str(finished))
     accumulator.Reload()
     tags = accumulator.Tags()["scalars"]
-    assert "env_steps_per_second" in tags
-    points = accumulator.Scalars("policy_version")
+    assert "speed/env_steps_per_second" in tags
+    assert all("/" in tag and not tag.startswith("more/") for tag in tags)
+    points = accumulator.Scalars("policy/policy_version")
     assert points[-1].value == read_summary(finished)["policy_version"]
 
 

@@ -15,7 +15,7 @@ from harness import SMALL, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 from srl.errors import RunError
-from srl.launch import slurm_job
+from srl.launch.backends import slurm_job
 from srl.services.metrics import read_metrics
 
 pytestmark = pytest.mark.machines
@@ -52,14 +52,14 @@ def slurm(
 def submit(slurm: SlurmCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Submit:
     """Hands in `srl train CartPole-v1 ...` and returns the job's number."""
 
-    def hand_in(*arguments: str) -> str:
+    def submit_job(*arguments: str) -> str:
         where = ("--launcher", "slurm", "--run-dir", str(tmp_path / "run"))
         assert main(["train", "CartPole-v1", *where, *SMALL, *HOSTS, *arguments]) == 0
         printed = capsys.readouterr().out
         assert f"srl status {tmp_path / 'run'}" in printed
         return re.findall(r"job (\d+)", printed)[0]
 
-    return hand_in
+    return submit_job
 
 
 def version(run: Path) -> int:
@@ -232,7 +232,7 @@ def test_a_slurm_that_does_not_answer_is_not_waited_for(
     controller.suspend()
     try:
         assert main(["train", "CartPole-v1", *where, "--set", "slurm.extra=[--hold]"]) == 1
-        with pytest.raises(RunError, match=r"job 7: Slurm has not said for \d+ s how it is"):
+        with pytest.raises(RunError, match=r"job 7: Slurm has not reported its state for \d+ s"):
             slurm_job.wait_for_job("7")
     finally:
         controller.resume()

@@ -17,7 +17,7 @@ from srl.bench.costs import plain_loop
 from srl.bench.trial import run_trial
 from srl.bench.workloads import find_target
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.guard
 
 GUARD = json.loads((Path(__file__).parents[2] / "benchmarks" / "guard.json").read_text())
 ATTEMPTS = 3

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chaos import books
+from chaos import accounts
 from harness import FAULTY, SMALL, Training, read_summary, wait_for
 
 from srl.arena.shm import ShmArena
-from srl.launch.children import is_stopped
-from srl.launch.status import WorkerStatus, read_status
-from srl.services.board import Board, BoardRow
+from srl.launch.process.process_state import is_stopped
+from srl.launch.run.status import WorkerStatus, read_status
+from srl.services.worker_stats import StatsTable, WorkerStats
 
 Start = Callable[..., Training]
 FOUR = ("--layout", "shared", "--steps", "1e9", *SMALL, "--set", "actor.count=4")
@@ -34,7 +34,7 @@ def end_well(training: Training, pid: int) -> dict[str, float]:
     training.wait_for_updates(3)
     assert status_of(training, pid).restarts == 0
     assert training.stop() == 130
-    kept = books(read_summary(training.run_dir))
+    kept = accounts(read_summary(training.run_dir))
     assert kept["lost"] == 0, kept
     return kept
 
@@ -72,7 +72,10 @@ def stop_outside_locks(pid: int) -> None:
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="nothing says who holds a lock")
 @pytest.mark.parametrize("trainers", [1, 2])
 def test_an_actor_that_is_stopped_holds_nobody_up(start: Start, trainers: int) -> None:
-    training = start("CartPole-v1", *FOUR, "--set", f"trainer.count={trainers}")
+    training = start(
+        "CartPole-v1", *FOUR, "--set", f"trainer.count={trainers}",
+        "--set", "stopped_seconds=1000", "--set", "silence_seconds=1000",
+    )  # fmt: skip
     training.wait_for_updates(5)
     pid = training.workers()["actor-2"].pid
 
@@ -87,7 +90,7 @@ def test_an_actor_that_is_stopped_holds_nobody_up(start: Start, trainers: int) -
 class Standstills:
     """How long each actor went without a step, looked at all the time."""
 
-    def __init__(self, rows: dict[str, BoardRow]) -> None:
+    def __init__(self, rows: dict[str, WorkerStats]) -> None:
         self._rows = rows
         self.longest = {name: 0.0 for name in rows if name.startswith("actor/")}
         self._over = threading.Event()
@@ -109,7 +112,7 @@ class Standstills:
         return self.longest
 
 
-@pytest.mark.alone
+@pytest.mark.guard
 def test_requests_of_a_policy_worker_that_dies_are_answered_by_another_within_a_second(
     start: Start, shm: Path
 ) -> None:
@@ -118,7 +121,7 @@ def test_requests_of_a_policy_worker_that_dies_are_answered_by_another_within_a_
     training.wait_for_updates(1)
     names = tuple(worker.name for worker in read_status(training.run_dir).workers)
     (folder,) = shm.glob("srl-*")
-    rows = Board(ShmArena(folder, "watcher"), names).rows
+    rows = StatsTable(ShmArena(folder, "watcher"), names).rows
     policies = [rows[name] for name in names if name.startswith("policy/")]
 
     for name in ("policy-0", "policy-1", "policy-0"):

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 from harness import FAULTY, SMALL, Training, read_summary
 
-from srl.errors import ConfigError, WorkerError
-from srl.launch.launch import launch
-from srl.run import assemble
+from srl.arguments import assemble
+from srl.errors import ConfigError, PolicyError
+from srl.experiment import SampleConfig
+from srl.launch.run.launch import launch
+
+pytestmark = pytest.mark.alone
 
 pytestmark = pytest.mark.alone
 
@@ -34,6 +37,7 @@ def unavoidable() -> float:
     return time.monotonic() - started
 
 
+@pytest.mark.guard
 def test_the_first_update_comes_soon(start: Callable[..., Training]) -> None:
     """Two processes import torch at once, and little else may take time; 6 s on two free cores.
 
@@ -67,18 +71,27 @@ def test_the_launcher_imports_no_torch(layout: str, tmp_path: Path, shm: Path) -
 
 
 def test_what_the_planner_refuses_is_raised_by_the_launcher(tmp_path: Path, shm: Path) -> None:
-    """Settings that only the algorithm and the network can judge, in another process."""
+    """What only the plan can judge, in another process."""
     wanted = assemble("CartPole-v1", layout="inline", steps=1000)
-    broken = dataclasses.replace(wanted, algorithm={"name": "ppo", "gama": 1})
-    with pytest.raises(ConfigError, match=r"algorithm\.gama.*gamma"):
+    actor = dataclasses.replace(wanted.actor, count=2)
+    broken = dataclasses.replace(wanted, actor=actor, sample=SampleConfig(slots=1))
+    with pytest.raises(ConfigError, match=r"sample\.slots: .*expects at least 2 slots"):
         launch(broken, tmp_path / "run", quiet=True)
     assert read_summary(tmp_path / "run")["status"] == "failed"
     assert list(shm.iterdir()) == []
 
 
+def test_settings_that_do_not_exist_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    wanted = assemble("CartPole-v1", layout="inline", steps=1000)
+    broken = dataclasses.replace(wanted, algorithm={"name": "ppo", "gama": 1})
+    with pytest.raises(ConfigError, match=r"algorithm\.gama.*gamma"):
+        launch(broken, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_policy_that_cannot_be_built_is_a_message(tmp_path: Path, shm: Path) -> None:
     wanted = assemble("CartPole-v1", layout="inline", steps=1000)
     broken = dataclasses.replace(wanted, network={"name": f"{FAULTY}:UnbuildablePolicy"})
-    with pytest.raises(WorkerError, match="ValueError: no such network"):
+    with pytest.raises(PolicyError, match="ValueError: no such network"):
         launch(broken, tmp_path / "run", quiet=True)
     assert list(shm.iterdir()) == []

@@ -1,5 +1,5 @@
-"""Trainers of one policy on several hosts: they learn together, and when one of the hosts is lost
-the others keep what was learned."""
+"""Trainers of one policy on several hosts: they learn together. When one of the hosts is lost, the
+others keep what was learned."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_trainer_that_dies_takes_up_what_the_other_host_has(start: Start, shm:
         (trainer,) = [
             process
             for process in agents(training)[host].children(recursive=True)
-            if runs(process, "srl.launch.worker")
+            if runs(process, "srl.launch.process.worker")
         ]
         os.kill(trainer.pid, signal.SIGKILL)
         wait_for(lambda pid=trainer.pid: not psutil.pid_exists(pid), 10.0, "its end")
@@ -61,8 +61,8 @@ def test_a_trainer_that_dies_takes_up_what_the_other_host_has(start: Start, shm:
     wait_for(lambda: where(training) == PLACES, 10.0, "everyone where they belong")
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
-    books = assert_books_add_up(training.run_dir)
-    assert books["dropped.reader died"] > 0
+    accounts = assert_books_add_up(training.run_dir)
+    assert accounts["dropped.reader died"] > 0
     # At most the update that was under way is lost each time.
     assert read_summary(training.run_dir)["metrics"]["updates.default.lost"] <= 2
 
@@ -90,10 +90,10 @@ def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
     after = training.metrics()
     assert after["env_steps"] > before["env_steps"]
     assert after["policy_version"] > before["policy_version"]
-    assert "trainer-0 goes on at b, because a is gone" in log_of(training)
+    assert "trainer-0 continues on host b: host a is gone" in log_of(training)
     assert where(training)["trainer/1"] == "b", "where it was"
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
-    books = assert_books_add_up(training.run_dir)
-    assert books["dropped.host lost"] > 0
+    accounts = assert_books_add_up(training.run_dir)
+    assert accounts["dropped.host lost"] > 0
     assert read_summary(training.run_dir)["metrics"]["updates.default.lost"] <= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from chaos import Versions
 from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
-from srl.launch.children import is_stopped
+from srl.launch.process.process_state import is_stopped
 
 Start = Callable[..., Training]
 
@@ -22,13 +23,13 @@ Start = Callable[..., Training]
 def assert_books_add_up(run_dir: Path) -> dict[str, float]:
     metrics = read_summary(run_dir)["metrics"]
     at = "samples.default."
-    books = {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
+    accounts = {key.removeprefix(at): n for key, n in metrics.items() if key.startswith(at)}
     # What died with its writer was never committed.
     reasons = ("reader died", "out of turn", "host lost", "too late")
-    dropped = sum(books[f"dropped.{reason}"] for reason in reasons)
-    assert books["produced"] == books["consumed"] + dropped + books["in_flight"]
-    assert books["consumed"] > 0
-    return books
+    dropped = sum(accounts[f"dropped.{reason}"] for reason in reasons)
+    assert accounts["produced"] == accounts["consumed"] + dropped + accounts["in_flight"]
+    assert accounts["consumed"] > 0
+    return accounts
 
 
 def replaced(training: Training, name: str, pid: int) -> bool:
@@ -50,7 +51,7 @@ def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start:
 def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:
     training = start(
         "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
-        "--set", "actor.count=2", "--set", "inference.count=1", "--set", "silence_seconds=2",
+        "--set", "actor.count=2", "--set", "inference.count=1",
     )  # fmt: skip
     training.wait_for_updates(2)
 
@@ -76,12 +77,12 @@ def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Star
     training.wait_for_updates(3)
 
     assert training.stop(signal.SIGINT) == 130
-    books = assert_books_add_up(training.run_dir)
-    assert books["dropped.writer died"] >= 1
+    accounts = assert_books_add_up(training.run_dir)
+    assert accounts["dropped.writer died"] >= 1
     log = (training.run_dir / "logs" / "controller.log").read_text()
     assert "was killed (SIGKILL)" in log
     assert "starting it again" in log
-    assert "silent for" in log
+    assert "stopped for" in log
 
 
 def kill_too_often(training: Training, name: str) -> None:
@@ -212,6 +213,20 @@ def test_an_inline_actor_that_is_killed_is_replaced(start: Start) -> None:
     assert_books_add_up(training.run_dir)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_a_trainer_that_dies_under_a_stopped_reaper_is_replaced(start: Start) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    trainer = training.workers()["trainer-0"]
+
+    os.kill(trainer.ppid(), signal.SIGSTOP)
+    trainer.kill()
+
+    wait_for(lambda: replaced(training, "trainer-0", trainer.pid), 30.0, "a new trainer-0")
+    training.wait_for_updates(2)
+    assert training.stop(signal.SIGINT) == 130
+
+
 def stop_within_lock(pid: int, path: Path) -> None:
     """Stops a process (SIGSTOP) at a moment at which it holds a lock."""
     inode = str(path.stat().st_ino)
@@ -253,4 +268,20 @@ def test_a_worker_that_is_stopped_within_a_lock_holds_nobody_up_for_long(
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
     log = (training.run_dir / "logs" / "controller.log").read_text()
-    assert log.count("silent for") == 1, "who waits for the stopped one is left alone"
+    assert log.count("; killed") == 1, "who waits for the stopped one is left alone"
+    assert "policy/0: stopped for" in log
+
+
+def test_a_trainer_that_computes_for_long_is_told_of_and_left_alone(start: Start) -> None:
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", f"algorithm.name={FAULTY}:OnceSlowLearner", "--set", "silence_seconds=1",
+    )  # fmt: skip
+    training.wait_for_updates(2)
+    pid = training.workers()["trainer-0"].pid
+    log = training.run_dir / "logs" / "controller.log"
+    wait_for(lambda: "still working; it is not killed" in log.read_text(), 60.0, "a note")
+    training.wait_for_updates(3)
+    assert training.workers()["trainer-0"].pid == pid
+    assert training.stop(signal.SIGINT) == 130
+    assert "; killed" not in log.read_text()

@@ -1,69 +1,46 @@
-"""Adam (Kingma & Ba 2015) over parameters that lie side by side in one memory.
+"""Adam (Kingma & Ba 2015) over parameters in one flat array.
 
-However many layers there are, clipping, the step and keeping a copy aside are a few calls over flat
-arrays. `torch.optim.Adam` would do, but it goes layer by layer, and making one imports torch's
-compiler: seconds of start-up that a trainer has no use for. This calls the same fused kernel with
-the same state.
+`torch.optim.Adam` goes layer by layer, and making one imports torch's compiler. That takes seconds
+of start-up that a trainer has no use for. This class calls the same fused kernel with the same
+state, in a few calls over flat arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
+import numpy as np
 import torch
+from torch import nn
+
+from srl.algorithms.flat_optimizer import FlatOptimizer, names_in
+from srl.data.tree import Tree
+from srl.errors import CheckpointError
 
 
-class Adam:
-    """Moves parameters along their gradients. From its making on, each parameter and its gradient
-    are views of flat arrays."""
+class Adam(FlatOptimizer):
+    """Adam that moves all parameters in one call."""
 
     def __init__(
         self,
-        parameters: Iterable[torch.nn.Parameter],
+        parameters: Iterable[nn.Parameter],
         *,
         lr: float,
         eps: float = 1e-8,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
     ) -> None:
+        super().__init__(parameters)
         self.lr = lr
         self.eps = eps
         self.betas = betas
         self.weight_decay = weight_decay
-        self._parameters = [p for p in parameters if p.requires_grad]
-        like = self._parameters[0]
-        size = sum(p.numel() for p in self._parameters)
-        self.flat, self.grad, self.exp_avg, self.exp_avg_sq = (
-            torch.zeros(size, dtype=like.dtype, device=like.device) for _ in range(4)
-        )
-        self.num_steps = torch.zeros((), device=like.device)
-        """Steps taken, where the kernel wants to find it."""
-        self.changing = (self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
-        """What a step changes."""
-        with torch.no_grad():
-            for parameter, home in zip(self._parameters, self.views(self.flat), strict=True):
-                home.copy_(parameter)
-                parameter.data = home
-        for parameter, home in zip(self._parameters, self.views(self.grad), strict=True):
-            parameter.grad = home
-
-    def views(self, flat: torch.Tensor) -> Iterator[torch.Tensor]:
-        """A flat array cut into the parameters' shapes and memory formats, in their order."""
-        at = 0
-        for parameter in self._parameters:
-            yield flat.as_strided(parameter.shape, parameter.stride(), at)
-            at += parameter.numel()
-
-    def zero_grad(self) -> None:
-        """Forgets all gradients."""
-        self.grad.zero_()
-
-    def clip(self, max_norm: float | None) -> float:
-        """Shortens a gradient that is longer than `max_norm`; returns how long it was."""
-        norm = float(torch.linalg.vector_norm(self.grad))
-        if max_norm is not None and norm > max_norm:
-            self.grad.mul_(max_norm / (norm + 1e-6))
-        return norm
+        self.exp_avg = torch.zeros_like(self.flat)
+        self.exp_avg_sq = torch.zeros_like(self.flat)
+        self.num_steps = torch.zeros((), device=self.flat.device)
+        """Steps taken, as a tensor for the kernel."""
+        self._changed_by_steps = (self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
+        self._backup: list[torch.Tensor] = []
 
     @torch.no_grad()
     def step(self) -> None:
@@ -84,3 +61,62 @@ class Adam:
             amsgrad=False,
             maximize=False,
         )
+
+    def backup(self) -> None:
+        """Copies weights and optimizer state into memory that is kept: no new pages for each
+        update."""
+        if not self._backup:
+            self._backup = [torch.empty_like(tensor) for tensor in self._changed_by_steps]
+        for kept, tensor in zip(self._backup, self._changed_by_steps, strict=True):
+            kept.copy_(tensor)
+
+    def rollback(self) -> None:
+        """Restores what the last `backup` copied."""
+        for kept, tensor in zip(self._backup, self._changed_by_steps, strict=True):
+            tensor.copy_(kept)
+
+    def state(self, module: nn.Module) -> Tree:
+        """{"step": number of steps, "exp_avg": {parameter: array}, "exp_avg_sq": the same}."""
+        return {
+            "step": float(self.num_steps),
+            **{
+                kind: {name: _array(view) for name, view in moments.items()}
+                for kind, moments in self._moments(module).items()
+            },
+        }
+
+    def restore(self, module: nn.Module, state: Tree) -> None:
+        """Restores what `state` returned."""
+        moments_of = self._moments(module)
+        if not {"step", *moments_of} <= set(state):
+            raise CheckpointError(
+                f"optimizer: expected a state of Adam, got one of {state.get('kind', 'another')}. "
+                "Was make_optimizer changed since the checkpoint?"
+            )
+        for kind, moments in moments_of.items():
+            for name in sorted(set(moments) ^ set(state[kind])):
+                raise CheckpointError(
+                    f"optimizer: expected the parameters of this policy, got a state with"
+                    f"{'out' if name in moments else ''} {name!r}. "
+                    "Was network.* changed since the checkpoint?"
+                )
+            for name, view in moments.items():
+                value = state[kind][name]
+                if value.shape != tuple(view.shape):
+                    raise CheckpointError(
+                        f"optimizer: expected {kind} of {name} of shape {list(view.shape)}, "
+                        f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
+                    )
+                view.copy_(torch.from_numpy(value))
+        self.num_steps.fill_(state["step"])
+
+    def _moments(self, module: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
+        names = names_in(module, self.parameters)
+        return {
+            kind: dict(zip(names, self.views(flat), strict=True))
+            for kind, flat in (("exp_avg", self.exp_avg), ("exp_avg_sq", self.exp_avg_sq))
+        }
+
+
+def _array(view: torch.Tensor) -> np.ndarray:
+    return view.detach().cpu().numpy().copy()

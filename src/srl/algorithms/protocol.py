@@ -1,4 +1,4 @@
-"""What the trainer asks of an algorithm: batches in, newer weights out."""
+"""The interface of algorithms, as the trainer uses it: batches in, newer weights out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from srl.algorithms.ranks import Ranks
+from srl.algorithms.collective import Collective
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
 from srl.policies.protocol import Policy
@@ -17,7 +17,7 @@ from srl.policies.protocol import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """What fragments an algorithm wants; the plan sizes the sample stream by it."""
+    """The fragments that an algorithm wants; the plan sizes the sample stream by them."""
 
     length: int
     """Ticks of a fragment that a loss may see."""
@@ -30,28 +30,29 @@ class Sampling:
 
 
 class Algorithm(ABC):
-    """Batch to newer weights. Knows gradients; knows nothing of streams, processes or versions.
+    """Makes newer weights from batches; it knows nothing of streams, processes or versions.
 
-    Built as `AlgorithmClass(policy, config, device=..., seed=...)` in the trainer, and found by
-    import path.
+    It is built as `AlgorithmClass(policy, config, device=..., seed=...)` in the trainer, and found
+    by import path.
     """
 
     Config: ClassVar[type]
     """The settings dataclass; its fields are `--set algorithm.*`."""
 
     data_parallel: ClassVar[bool] = False
-    """Whether several trainers can learn together: `update` sums over `ranks` what is whole."""
+    """Whether several trainers can learn together: `update` then sums over `ranks`, so that its
+    numbers are of the global batch."""
 
     policy: Policy
-    ranks = Ranks()
+    ranks = Collective()
     """The trainers that learn together."""
 
     @classmethod
     @abstractmethod
     def sampling(cls, config: Any) -> Sampling:
-        """What fragments this algorithm wants, from its settings alone."""
+        """The fragments that this algorithm wants, from its settings alone."""
 
-    @classmethod  # noqa: B027 (to have nothing to check is fine)
+    @classmethod  # noqa: B027 (a check is optional)
     def check(cls, config: Any, policy: Policy) -> None:
         """Raises a ConfigError if the policy lacks what this algorithm needs (extras, methods)."""
 
@@ -59,38 +60,41 @@ class Algorithm(ABC):
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         """One learner step as an iterator: None after each minibatch, and the TrainResult last.
 
-        `progress` runs from 0 to 1 over the experiment, for schedules. The trainer may drop the
-        iterator between two minibatches; it then calls `undo`. Batch arrays stay valid while it
-        runs.
+        `progress` goes from 0 to 1 over the experiment, for schedules. The trainer may drop the
+        iterator between two minibatches; it then calls `rollback`. The arrays of the batch stay
+        valid while the iterator runs.
         """
 
     @abstractmethod
     def state(self) -> Tree:
-        """Optimizer, schedules, random states, normalisers that are not in the policy: nested dicts
-        of numpy arrays and plain values. The policy's weights are saved beside it by the trainer.
-        """
+        """The optimizer, schedules, random states, and normalisers that are not in the policy:
+        nested dicts of numpy arrays and plain values. The trainer saves the policy's weights
+        separately."""
 
     @abstractmethod
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
 
-    def join(self, ranks: Ranks) -> None:
+    def join(self, ranks: Collective) -> None:
         """Learns together with other trainers from now on; each has a part of every batch."""
         self.ranks = ranks
 
-    def remember(self) -> None:
-        """Keeps aside what an update changes, so that `undo` can bring it back. Called before every
-        update: worth overriding where copying all of `state` takes long."""
-        weights = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
-        self._remembered: Tree = (weights, self.state())
+    def backup(self) -> None:
+        """Keeps a copy of all that an update changes, for `rollback`.
 
-    def undo(self) -> None:
-        """Back to when `remember` was called."""
-        weights, state = self._remembered
+        The trainer calls it before every update. Override it where copying all of `state` takes
+        long.
+        """
+        weights = {name: tensor.clone() for name, tensor in self.policy.state_dict().items()}
+        self._backup: Tree = (weights, self.state())
+
+    def rollback(self) -> None:
+        """Restores what the last `backup` kept."""
+        weights, state = self._backup
         self.policy.load_state_dict(weights)
         self.restore(state)
 
 
 def seeded(seed: int, device: str | torch.device = "cpu") -> torch.Generator:
-    """A generator of its own for everything random in one place."""
+    """A random generator of its own for one component, from any integer as its seed."""
     return torch.Generator(device=device).manual_seed(seed % (1 << 63))

@@ -1,7 +1,8 @@
-"""The algorithms that have a short name; any other is found by its import path."""
+"""The algorithms with a short name; any other is found by its import path."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
 _CONFIGS = {"ppo": "srl.algorithms.ppo.config:PPOConfig"}
-"""Settings that can be had without the algorithm, which would import torch."""
+"""Settings classes that can be imported without the algorithm, which would import torch."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
@@ -25,6 +26,11 @@ def find_algorithm(name: str) -> type[Algorithm]:
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigError(
             f"algorithm: expected a subclass of srl.algorithms.protocol.Algorithm, got {found!r}."
+        )
+    if not dataclasses.is_dataclass(getattr(found, "Config", None)):
+        raise ConfigError(
+            f"algorithm {name!r}: expected a dataclass `Config` in the class, with the settings "
+            "algorithm.* as its fields, got none. Without settings: @dataclass class Config: pass."
         )
     return found
 

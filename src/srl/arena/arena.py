@@ -1,8 +1,8 @@
-"""Where shared bytes live: named regions, locks and bells, behind one protocol.
+"""Where shared bytes live: named regions, locks and wake-ups, behind one protocol.
 
 Streams and services keep all their shared state in regions of an arena. With a `HeapArena` both
-ends are in one process; with a `ShmArena` any process on the host may open them. The code above is
-the same.
+ends of a stream are in one process. With a `ShmArena` any process on the host may open the regions.
+Streams and services run the same code over both.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ class Arena(Protocol):
     def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
         """The named region as uint8 [nbytes], made and zeroed if it is new.
 
-        `setting` names what a user would change if there is no room for it.
+        `setting` names the setting that a user can lower if the memory does not suffice.
         """
         ...
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """Mutual exclusion among all who share the arena. The kernel frees it when
-        a holder dies."""
+        """The named lock, for all users of the arena; the kernel frees it when its holder dies."""
         ...
 
-    def ring(self, *processes: str) -> None:
+    def wake(self, *processes: str) -> None:
         """Wakes the named processes, or makes their next waits return at once. Never blocks."""
         ...
 
 
 class HeapArena:
-    """Plain memory of one process: nothing to lock, nobody to wake."""
+    """Plain memory of one process: needs no locks and no wake-ups."""
 
     def __init__(self) -> None:
         self.regions: dict[str, np.ndarray] = {}
@@ -57,14 +56,14 @@ class HeapArena:
         """One thread needs no lock."""
         return self._unlocked()
 
-    def ring(self, *processes: str) -> None:
-        """The one thread that could be woken is the one that rings."""
+    def wake(self, *processes: str) -> None:
+        """Does nothing: the only thread is the caller's own."""
 
     def state(self) -> dict[str, np.ndarray]:
         """A copy of every region."""
         return {name: region.copy() for name, region in self.regions.items()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Puts back what `state` copied; regions are those of the same plan."""
+        """Restores what `state` copied; the regions must be of the same plan."""
         for name, content in state.items():
             self.region(name, content.size)[:] = content

@@ -1,12 +1,12 @@
 """An arena in shared memory: a folder of mapped files that any process of the same user on the host
 can open.
 
-Files rather than anonymous memory, because workers are not always children of one parent; named
-pipes rather than eventfds for the same reason. The folder belongs to one run: its owner holds a
-lock in it for as long as it lives, so a later run can tell what was left behind and remove it.
+The arena uses files instead of anonymous memory, and named pipes instead of eventfds, because
+workers are not always children of one parent. The folder belongs to one run. Its owner holds a lock
+in it for as long as it lives, so a later run can recognise an abandoned folder and remove it.
 
-A run on several hosts has such a folder on each. There a ring for a process that is elsewhere goes
-to the host's gate, which carries on what it was about.
+A run on several hosts has such a folder on each host. There, a wake-up for a process on another
+host goes to this host's bridge, which sends that host what the process waits for.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from srl.errors import SharedMemoryError
 
 ROOT_VARIABLE = "SRL_SHM_DIR"
 _PREFIX = "srl-"
-GATE = "gate"
-"""The process that joins a host to the others; its bell rings for all that are elsewhere."""
+BRIDGE = "bridge"
+"""The process that joins a host to the others; it is woken for every process on another host."""
 CONTROLLER = "controller"
-"""The process that a host's others are children of: the launcher, or an agent."""
+"""The process that controls a host's other processes: the head, or a host agent."""
 
 
 class LockHeld(Exception):
-    """A lock could not be had in time; whoever wanted it comes back later."""
+    """A lock was not free in time; the caller tries again later."""
 
 
 def shm_root() -> Path:
@@ -51,11 +51,12 @@ def shm_root() -> Path:
 
 
 class ShmArena:
-    """A run's folder of mapped regions, lock files and bells.
+    """A run's folder of mapped regions, lock files and wake pipes.
 
-    `gated`: a process without a bell in this folder is on another host. `lazy`: regions take memory
-    as they are written to, for a host that uses only part of them. `patience_seconds`: how long a
-    lock is waited for before LockHeld is raised, for those on whom it depends that its holder ends.
+    `bridged`: a process without a wake pipe in this folder is on another host. `lazy`: regions take
+    memory when they are written to, for a host that uses only part of them. `patience_seconds`:
+    time to wait for a lock before LockHeld is raised, for callers that must never deadlock on a
+    stopped lock holder.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ShmArena:
         folder: Path,
         process: str,
         *,
-        gated: bool = False,
+        bridged: bool = False,
         lazy: bool = False,
         patience_seconds: float = math.inf,
     ) -> None:
@@ -71,19 +72,19 @@ class ShmArena:
         self.process = process
         self._lazy = lazy
         self._patience_seconds = patience_seconds
-        self._ringers: dict[str, int] = {}
+        self._wakers: dict[str, int] = {}
         self._locks: dict[str, int] = {}
-        self._placement = _placement(folder) if gated else None
+        self._placement = _placement(folder) if bridged else None
         self._epoch = self._placement[0] if self._placement is not None else 0
 
     def region(self, name: str, nbytes: int, setting: str = "") -> np.ndarray:
-        """Maps the named region; the first to ask reserves it, so that running out is an error here
-        and now."""
+        """Maps the named region. The first process to ask reserves all of its memory, so that a
+        lack of memory is an error at once."""
         path = self.path(name)
         with self.lock("regions"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # (An empty file is one whose maker died over it.)
+                # An empty file is new, or the process that made it died before it reserved memory.
                 if os.fstat(fd).st_size == 0:
                     self._make(fd, path, nbytes, setting)
                 if os.fstat(fd).st_size < nbytes:
@@ -97,11 +98,11 @@ class ShmArena:
         return np.frombuffer(mapped, np.uint8)
 
     def path(self, name: str) -> Path:
-        """The file of a region. Who has mapped it keeps it when that is removed."""
+        """The file of a region. Processes that have mapped it keep the memory if it is removed."""
         return self.folder / f"{name.replace('/', '+')}.region"
 
     def reserve(self, name: str, setting: str = "") -> None:
-        """Lets a region that was made lazily take all of its memory, now that it will be used."""
+        """Reserves all memory of a region that was made lazily, because it will be used now."""
         path = self.path(name)
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -127,9 +128,13 @@ class ShmArena:
                 raise
             stat = os.statvfs(self.folder)
             free = stat.f_bavail * stat.f_frsize
+            name = path.stem.replace("+", "/")
+            got = f"only {free / 1e6:.1f} MB are free in {self.folder.parent}"
+            if free >= nbytes:
+                # The file system may be larger than the memory of the machine or the container.
+                got = f"the system does not have that much memory left ({error.strerror})"
             raise SharedMemoryError(
-                f"shared memory: {path.stem.replace('+', '/')} needs {nbytes / 1e6:.1f} MB, but "
-                f"only {free / 1e6:.1f} MB are free in {self.folder.parent}. Lower "
+                f"shared memory: {name} needs {nbytes / 1e6:.1f} MB, but {got}. Lower "
                 f"{setting or 'the number of slots'}, give the container more "
                 f"(docker run --shm-size=2g), or point {ROOT_VARIABLE} to a larger folder."
             ) from None
@@ -159,60 +164,60 @@ class ShmArena:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise LockHeld(
-                        f"lock {name!r}: expected it within {self._patience_seconds:g} s; another "
+                        f"lock {name!r}: not free within {self._patience_seconds:g} s. Another "
                         "process of this run holds it, and is stopped or hangs."
                     ) from None
                 time.sleep(0.001)
 
-    def ring(self, *processes: str) -> None:
-        """Puts a byte into each process's pipe. A full pipe is fine: it is already awake."""
+    def wake(self, *processes: str) -> None:
+        """Puts a byte into each process's wake pipe. A full pipe is fine: the process will wake."""
         if self._placement is not None and self._placement[0] != self._epoch:
             self._epoch = self._placement[0]
-            self._forget_ringers()
-        rung = -1
+            self._forget_wakers()
+        last_fd = -1
         for process in processes:
             if process == self.process:
                 continue
-            fd = self._ringers.get(process)
+            fd = self._wakers.get(process)
             if fd is None:
-                fd = self._ringers[process] = self._bell_of(process)
-            if fd == rung:
-                # All who are elsewhere share one bell.
+                fd = self._wakers[process] = self._wake_pipe_of(process)
+            if fd == last_fd:
+                # All processes on other hosts share the bridge's wake pipe.
                 continue
-            rung = fd
+            last_fd = fd
             try:  # noqa: SIM105 (a context manager takes longer than the call)
                 os.write(fd, b"\0")
             except BlockingIOError:
                 pass
 
-    def _bell_of(self, process: str) -> int:
+    def _wake_pipe_of(self, process: str) -> int:
         if self._placement is None:
             return _open_pipe(self.folder, process)
         with suppress(FileNotFoundError):
-            # Not made here: who has none is elsewhere.
-            return _open(_bell_path(self.folder, process))
-        fd = self._ringers.get(GATE)
+            # The pipe is not made here: a process without one is on another host.
+            return _open(_wake_pipe_path(self.folder, process))
+        fd = self._wakers.get(BRIDGE)
         if fd is None:
-            fd = self._ringers[GATE] = _open_pipe(self.folder, GATE)
+            fd = self._wakers[BRIDGE] = _open_pipe(self.folder, BRIDGE)
         return fd
 
-    def _forget_ringers(self) -> None:
-        for fd in set(self._ringers.values()):
+    def _forget_wakers(self) -> None:
+        for fd in set(self._wakers.values()):
             os.close(fd)
-        self._ringers.clear()
+        self._wakers.clear()
 
     def close(self) -> None:
-        """Closes what this process opened; mapped regions go when nobody looks at them any more."""
-        self._forget_ringers()
+        """Closes the pipes and locks. A mapped region is unmapped once no array refers to it."""
+        self._forget_wakers()
         for fd in self._locks.values():
             os.close(fd)
         self._locks.clear()
 
 
-class Bell:
-    """The waiting end of a process's pipe: sleeps in the kernel until somebody rings.
+class WakePipe:
+    """The waiting end of a process's wake pipe: sleeps in the kernel until a process wakes it.
 
-    To wait for other things too, poll `fileno()` with them and `clear` the bell afterwards.
+    To wait for other things too, poll `fileno()` with them and `clear` the wake pipe afterwards.
     """
 
     def __init__(self, folder: Path, process: str) -> None:
@@ -221,18 +226,18 @@ class Bell:
         self._poll.register(self._fd, select.POLLIN)
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Returns when rung (True), or after the timeout (False). Rings since the
-        last wait count."""
+        """Returns at a wake-up (True), or after the timeout (False). Wake-ups since the last wait
+        count."""
         if not self._poll.poll(timeout_seconds * 1000.0):
             return False
         return self.clear()
 
     def fileno(self) -> int:
-        """Readable while there are rings that no wait has answered."""
+        """Readable while there are wake-ups that no `wait` or `clear` has consumed."""
         return self._fd
 
     def clear(self) -> bool:
-        """Answers all rings so far; says whether there were any."""
+        """Consumes all wake-ups so far; returns whether there were any."""
         try:
             return bool(os.read(self._fd, 65536))
         except BlockingIOError:
@@ -243,12 +248,12 @@ class Bell:
         os.close(self._fd)
 
 
-class NoBell:
-    """For a process without shared memory: a wait is a short sleep, since nobody else can make
-    progress."""
+class NoWakePipe:
+    """For a process without shared memory: a wait is a short sleep, because no other process can
+    wake it."""
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Sleeps, for timers only."""
+        """Sleeps for the whole timeout, and returns False."""
         time.sleep(timeout_seconds)
         return False
 
@@ -257,8 +262,8 @@ class NoBell:
 
 
 class RunFolder:
-    """A run's folder in shared memory, from the owner's side: made, locked, and
-    removed at the end."""
+    """A run's folder in shared memory, as its owner uses it: made, locked, and removed at the
+    end."""
 
     def __init__(self) -> None:
         root = shm_root()
@@ -266,7 +271,7 @@ class RunFolder:
         sweep(root)
         self.path, self._lock = _owned_folder(root)
         while not (self.path / "owner").exists():
-            # Swept by another run, which came between its making and its locking.
+            # Another run swept this folder before it was locked.
             os.close(self._lock)
             self.path, self._lock = _owned_folder(root)
 
@@ -286,13 +291,14 @@ def _owned_folder(root: Path) -> tuple[Path, int]:
 
 
 def sweep(root: Path) -> list[str]:
-    """Removes folders whose owners are gone, and names them."""
+    """Removes folders whose owners are gone, and returns their names."""
     removed = []
     for folder in root.glob(f"{_PREFIX}{os.getuid()}-*"):
         try:
             fd = os.open(folder / "owner", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
-            # No owner file: made just now, or half removed. A minute is enough to have made it.
+            # No owner file: the folder was made just now, or its removal was interrupted. A minute
+            # is enough for its owner to make the file.
             with suppress(OSError):
                 if time.time() - folder.stat().st_mtime > 60:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -308,18 +314,20 @@ def sweep(root: Path) -> list[str]:
     return removed
 
 
-def make_bell(folder: Path, process: str) -> None:
-    """Says that a process is on this host, before it starts; then `bump_placement`."""
+def make_wake_pipe(folder: Path, process: str) -> None:
+    """Makes a process's wake pipe before it starts: the sign that it is on this host. Call
+    `bump_placement` afterwards."""
     os.close(_open_pipe(folder, process))
 
 
-def remove_bell(folder: Path, process: str) -> None:
-    """Says that a process is on this host no more; then `bump_placement`."""
-    _bell_path(folder, process).unlink(missing_ok=True)
+def remove_wake_pipe(folder: Path, process: str) -> None:
+    """Removes the wake pipe of a process that has left this host. Call `bump_placement`
+    afterwards."""
+    _wake_pipe_path(folder, process).unlink(missing_ok=True)
 
 
 def bump_placement(folder: Path) -> None:
-    """Tells every gated arena of the folder to look anew for who is on this host."""
+    """Makes every bridged arena of the folder check again which processes are on this host."""
     _placement(folder)[0] += 1
 
 
@@ -331,17 +339,17 @@ def _placement(folder: Path) -> memoryview:
         arena.close()
 
 
-def _bell_path(folder: Path, process: str) -> Path:
-    return folder / f"{process.replace('/', '+')}.bell"
+def _wake_pipe_path(folder: Path, process: str) -> Path:
+    return folder / f"{process.replace('/', '+')}.wake"
 
 
 def _open_pipe(folder: Path, process: str) -> int:
-    path = _bell_path(folder, process)
+    path = _wake_pipe_path(folder, process)
     with suppress(FileExistsError):
         os.mkfifo(path, 0o600)
     return _open(path)
 
 
 def _open(path: Path) -> int:
-    # Both ways, so that opening never waits for the other end.
+    # Opened for reading and writing, so that opening never waits for the other end.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

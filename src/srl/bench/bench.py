@@ -1,4 +1,4 @@
-"""Measuring a workload three ways side by side, beside what the machine could do at most."""
+"""Measures the speed of a workload in three ways, and the limit of the machine for it."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from srl.bench.costs import Pieces, costs_of, env_only, measure_pieces, rollout_length
+from srl.bench.costs import Timings, costs_of, env_only, measure_parts, rollout_length
 from srl.bench.limit import Costs, Limit, limit_of
 from srl.bench.machine import commit, machine, versions
 from srl.bench.trial import Rate, run_trial
 from srl.bench.usage import Usage
 from srl.envs.registry import probe
 from srl.experiment import Experiment
-from srl.launch.plan import (
+from srl.launch.plan.build import (
     algorithm_settings,
     available_cores,
     choose_device,
     make_plan,
     network_settings,
-    settle,
+    resolve_settings,
 )
 
 T = TypeVar("T")
 
 COST_SECONDS = 2.0
-"""How long each part is run for its cost before training, and again after it."""
-SHARE, MOST_SECONDS = 3, 10.0
-"""Environments alone, and with inference, are measured for a third of the window each, at most
-for so long."""
-DISAGREE = 0.15
-"""The limits before and after training may differ by this much before a result is doubtful."""
+"""The cost of each part is measured for this long before training, and again after it."""
+SHORTER, MAX_SECONDS = 3, 10.0
+"""Environments alone, and environments with inference, are each measured for 1 / SHORTER of the
+window, but at most for MAX_SECONDS."""
+MAX_DISAGREEMENT = 0.15
+"""A result is doubtful if the limits before and after training differ by more than this."""
 
-NOISE = 0.05
-"""Share of the machine that other programs may use before a result is doubtful."""
+MAX_OTHER_LOAD = 0.05
+"""A result is doubtful if other programs used a larger share of the machine."""
 
 Parts = Literal["all", "limit", "none"]
 """What is measured beside training: everything, only the limit, or nothing."""
@@ -44,50 +44,51 @@ Parts = Literal["all", "limit", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What the machine could do at most, from costs before and after training."""
+    """The limit of the machine, from costs before and after training."""
 
     costs: Costs
     limit: Limit
-    """From the pieces of both measurements together."""
+    """From both measurements together."""
     before: float
     """The limit from the first measurement alone."""
     after: float
+    """The limit from the second measurement alone."""
 
     @property
     def disagreement(self) -> float:
-        """By how much the two measurements differ: 0 where they agree."""
+        """How far the two limits differ, as a share of the smaller one; 0 where they agree."""
         return max(self.before, self.after) / min(self.before, self.after) - 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One measurement of everything; None is what was not measured."""
+    """One round of all measurements. A field is None if that was not measured."""
 
     training: Rate
-    """The whole system: steps that went through an update."""
+    """The whole system; it counts the steps that went through an update."""
     env_only: float | None = None
     """Environment steps per second, if actors did nothing else."""
     with_inference: float | None = None
-    """The same with policies, streams and fragments, which are then thrown away."""
+    """The same with policies and streams. Fragments are made, and discarded without training."""
     bound: Bound | None = None
     other_load: float
-    """Share of the machine that other programs used, the most of all parts of the round."""
+    """Share of the machine that other programs used; the largest over the parts of the round."""
 
     @property
     def share(self) -> float | None:
-        """Of the limit that was reached."""
+        """The training rate as a share of the limit."""
         if self.bound is None:
             return None
         return self.training.steps_per_second / self.bound.limit.steps_per_second
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """A workload, as it was run, and its rounds."""
+class BenchResult:
+    """A workload, its settings in this run, and its rounds."""
 
     workload: str
     experiment: Experiment
-    """Settled: with the layout and the counts that it ran with."""
+    """With the layout and the counts that it ran with."""
     cores: int
     parameters: int
     """Of all policies together."""
@@ -95,15 +96,15 @@ class Result:
 
     @property
     def middle(self) -> Round:
-        """The round whose training rate is the median (the lower one of two)."""
+        """The round whose training rate is the median (of two middle ones the lower)."""
         ranked = sorted(self.rounds, key=lambda r: r.training.steps_per_second)
         return ranked[(len(ranked) - 1) // 2]
 
 
 def settled(experiment: Experiment) -> tuple[Experiment, str]:
-    """The experiment as this machine runs it, and its device."""
+    """The experiment with every open setting decided for this machine, and its device."""
     device = choose_device(experiment.trainer.device)
-    return settle(experiment, available_cores(), device), device
+    return resolve_settings(experiment, available_cores(), device), device
 
 
 def measure(
@@ -115,7 +116,7 @@ def measure(
     rounds: int,
     say: Callable[[str], None],
     parts: Parts = "all",
-) -> Result:
+) -> BenchResult:
     """Measures an experiment `rounds` times."""
     ready, device = settled(experiment)
     if parts != "none":
@@ -124,7 +125,7 @@ def measure(
     for number in range(rounds):
         head = f"{workload} {ready.layout}" + (f" round {number + 1}" if rounds > 1 else "")
         found.append(_Measurement(ready, device, head, say).round(seconds, warmup, parts))
-    return Result(
+    return BenchResult(
         workload=workload,
         experiment=ready,
         cores=available_cores(),
@@ -134,7 +135,7 @@ def measure(
 
 
 class _Measurement:
-    """One round: the parts, and what others did meanwhile."""
+    """Measures one round, and notes the load of other programs in each of its parts."""
 
     def __init__(
         self, ready: Experiment, device: str, head: str, say: Callable[[str], None]
@@ -145,14 +146,14 @@ class _Measurement:
         self._loads: list[float] = []
 
     def round(self, seconds: float, warmup: float, parts: Parts) -> Round:
-        """Costs, environments alone, with inference, training, and costs again."""
+        """Measures costs, environments alone, with inference, training, and costs again."""
         cost_seconds = min(COST_SECONDS, seconds / 4)
         before = None if parts == "none" else self._pieces(cost_seconds)
         alone = inferred = None
         if parts == "all":
-            short = min(seconds / SHARE, MOST_SECONDS)
+            short = min(seconds / SHORTER, MAX_SECONDS)
             self._say("environments alone")
-            alone = self._watched(lambda: env_only(self._ready, self._device, short))
+            alone = self._with_load(lambda: env_only(self._ready, self._device, short))
             self._say(f"environments alone {alone:,.0f} steps/s; with inference")
             hook = "srl.bench.discard:without_training"
             inferred = self._trial(short, warmup, hook).steps_per_second
@@ -177,13 +178,13 @@ class _Measurement:
         self._loads.append(rate.other_load)
         return rate
 
-    def _pieces(self, seconds: float) -> Pieces:
-        return self._watched(
-            lambda: measure_pieces(self._ready, self._device, self._cores, seconds, self._say)
+    def _pieces(self, seconds: float) -> Timings:
+        return self._with_load(
+            lambda: measure_parts(self._ready, self._device, self._cores, seconds, self._say)
         )
 
-    def _bound(self, before: Pieces, after: Pieces) -> Bound:
-        def limit(*measured: Pieces) -> Limit:
+    def _bound(self, before: Timings, after: Timings) -> Bound:
+        def limit(*measured: Timings) -> Limit:
             return limit_of(costs_of(self._ready, self._cores, *measured), self._cores)
 
         return Bound(
@@ -193,7 +194,8 @@ class _Measurement:
             after=limit(after).steps_per_second,
         )
 
-    def _watched(self, part: Callable[[], T]) -> T:
+    def _with_load(self, part: Callable[[], T]) -> T:
+        """Runs a part of the round and notes the load of other programs."""
         usage = Usage(os.getpid())
         found = part()
         self._loads.append(usage.so_far().others)
@@ -206,8 +208,8 @@ def num_parameters(experiment: Experiment, device: str) -> int:
     return sum(p.numel() for module in modules.values() for p in module.parameters())
 
 
-def as_record(result: Result) -> dict[str, Any]:
-    """The result as one JSON object: medians over the rounds, and every round."""
+def as_record(result: BenchResult) -> dict[str, Any]:
+    """The result as one JSON object, with medians over the rounds and every round."""
     middle = result.middle
     experiment = result.experiment
     rounds = [_round_record(one) for one in result.rounds]
@@ -285,20 +287,20 @@ def costs_record(costs: Costs) -> dict[str, float]:
     }
 
 
-def doubts(result: Result) -> list[str]:
-    """Why a result is not to be quoted; empty where nothing speaks against it."""
+def doubts(result: BenchResult) -> list[str]:
+    """Reasons not to quote a result; empty where there are none."""
     found = []
     load = max(one.other_load for one in result.rounds)
-    if load > NOISE:
+    if load > MAX_OTHER_LOAD:
         found.append(f"other programs used {load:.0%} of the machine")
     apart = max((one.bound.disagreement for one in result.rounds if one.bound), default=0.0)
-    if apart > DISAGREE:
+    if apart > MAX_DISAGREEMENT:
         found.append(f"the limits before and after training differ by {apart:.0%}")
     return found
 
 
 def counts(experiment: Experiment) -> dict[str, int]:
-    """How a settled experiment is spread over the machine, by the names that `--set` takes."""
+    """The counts of a settled experiment, by the names that `--set` takes."""
     return {
         "actor.envs": experiment.actor.envs,
         "actor.count": experiment.actor.count,

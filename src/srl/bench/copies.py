@@ -1,8 +1,7 @@
-"""Processes that each run a copy of a workload's parts, so that a part can be measured while all
-cores do the same.
+"""Processes that each run a copy of a workload's parts, to measure a part while all cores run it.
 
-Each copy builds its parts, says that it is ready, and then does what it is told, one line of JSON
-at a time: run one part for some seconds, and say what a call of it took.
+Each copy builds its parts and reports that it is ready. Then it follows orders: each is one line of
+JSON, which says to run one part for some seconds. The copy answers with the time of a call.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ import msgspec
 
 from srl.errors import RunError
 from srl.experiment import Experiment
-from srl.launch.children import single_threaded
+from srl.launch.process.children import single_threaded
 from srl.settings import convert, to_plain
 
 CHUNK_SECONDS = 0.05
-"""Calls are timed together until they took this long: one call may be shorter than the clock."""
+"""Calls are timed in chunks of this length, because one call may be too short for the clock."""
 WARM_SECONDS = 0.3
+"""A part runs for this long before its time counts."""
 
 
-class Order(msgspec.Struct, kw_only=True):
-    """What a copy is told to run."""
+class CopyOrder(msgspec.Struct, kw_only=True):
+    """An order to a copy: which part to run, and for how long."""
 
     part: str
     """"env", "inference", "training:<policy>", or "loop" for all in turn."""
@@ -39,30 +39,32 @@ class Order(msgspec.Struct, kw_only=True):
     threads: int = 1
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call took in each of many short pieces of a measurement, and all calls together."""
+class CopyTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of a call in each chunk of a measurement, and the totals of all chunks."""
 
     walls: list[float]
+    """Seconds of a call, for each chunk."""
     cpus: list[float]
-    """Of all threads."""
+    """Core-seconds of a call in all threads, for each chunk."""
     calls: int
+    """Calls in all chunks."""
     seconds: float
-    """Of all calls."""
+    """Seconds of all chunks."""
 
     @property
     def wall(self) -> float:
-        """Seconds of a call: the median over the pieces."""
+        """Seconds of a call: the median over the chunks."""
         return statistics.median(self.walls)
 
     @property
     def cpu(self) -> float:
-        """Core-seconds of a call: the median over the pieces."""
+        """Core-seconds of a call: the median over the chunks."""
         return statistics.median(self.cpus)
 
     @staticmethod
-    def together(found: list[Taken]) -> Taken:
-        """The pieces of several measurements, as if they were of one."""
-        return Taken(
+    def together(found: list[CopyTiming]) -> CopyTiming:
+        """Joins several measurements into one that has the chunks of all."""
+        return CopyTiming(
             walls=[wall for one in found for wall in one.walls],
             cpus=[cpu for one in found for cpu in one.cpus],
             calls=sum(one.calls for one in found),
@@ -71,18 +73,18 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setup(msgspec.Struct, kw_only=True):
-    """The first line that a copy reads."""
+    """The first line that a copy reads: which parts to build."""
 
     experiment: dict[str, Any]
     device: str
     sizes: tuple[int, ...]
-    """Group and batch sizes that its parts are made for."""
+    """The sizes of groups and batches, in environments; each gets parts of its own."""
     batches: tuple[int, ...] = ()
-    """Those of them that need a batch to learn from."""
+    """The sizes that need a batch to learn from."""
 
 
 class Copies:
-    """So many processes; `run` has all of them, or the first of them, run one part at once."""
+    """Starts `count` copies, which `run` one part at the same time."""
 
     def __init__(self, count: int, setup: Setup) -> None:
         self._stack = ExitStack()
@@ -94,15 +96,15 @@ class Copies:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=single_threaded(),
-                # As worker processes are: the kernel shares cores fairly between sessions.
+                # As for worker processes, because the kernel shares cores fairly between sessions.
                 start_new_session=True,
             )
             self._children.append(self._stack.enter_context(child))
             self._stack.callback(_end, child)
         for child in self._children:
-            _tell(child, msgspec.json.encode(setup))
+            _send(child, msgspec.json.encode(setup))
         for child in self._children:
-            _hear(child)
+            _receive(child)
 
     def __enter__(self) -> Self:
         return self
@@ -115,19 +117,19 @@ class Copies:
     ) -> None:
         self._stack.close()
 
-    def run(self, order: Order, *, count: int | None = None) -> list[Taken]:
-        """What each copy took; the others sleep."""
+    def run(self, order: CopyOrder, *, count: int | None = None) -> list[CopyTiming]:
+        """Runs an order in the first `count` copies (None: in all); the other copies sleep."""
         return self.run_each([order] * len(self._children[:count]))
 
-    def run_each(self, orders: list[Order]) -> list[Taken]:
-        """The same with an order for each of the first copies, all at the same time."""
+    def run_each(self, orders: list[CopyOrder]) -> list[CopyTiming]:
+        """The same with one order for each of the first copies, all at the same time."""
         chosen = self._children[: len(orders)]
         for child, order in zip(chosen, orders, strict=True):
-            _tell(child, msgspec.json.encode(order))
-        return [msgspec.json.decode(_hear(child), type=Taken) for child in chosen]
+            _send(child, msgspec.json.encode(order))
+        return [msgspec.json.decode(_receive(child), type=CopyTiming) for child in chosen]
 
 
-def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:
+def _send(child: subprocess.Popen[bytes], line: bytes) -> None:
     assert child.stdin is not None
     try:
         child.stdin.write(line + b"\n")
@@ -136,7 +138,7 @@ def _tell(child: subprocess.Popen[bytes], line: bytes) -> None:
         raise _failed(child) from None
 
 
-def _hear(child: subprocess.Popen[bytes]) -> bytes:
+def _receive(child: subprocess.Popen[bytes]) -> bytes:
     assert child.stdout is not None
     line = child.stdout.readline()
     if not line:
@@ -146,12 +148,12 @@ def _hear(child: subprocess.Popen[bytes]) -> bytes:
 
 def _failed(child: subprocess.Popen[bytes]) -> RunError:
     assert child.stderr is not None
-    said = child.stderr.read().decode(errors="replace").strip().splitlines()
-    return RunError(f"bench: a copy of the workload's parts failed: {said[-1] if said else '?'}")
+    lines = child.stderr.read().decode(errors="replace").strip().splitlines()
+    return RunError(f"bench: a copy of the workload's parts failed: {lines[-1] if lines else '?'}")
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """A copy ends by itself when nobody tells it anything more."""
+    """Ends a copy: it leaves when its input is closed, and is killed if it does not."""
     assert child.stdin is not None
     with suppress(BrokenPipeError):
         child.stdin.close()
@@ -161,11 +163,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-# -- the copy's own process ------------------------------------------------------------------------
+# -- the process of a copy -------------------------------------------------------------------------
 
 
-def timed(call: Callable[[], None], seconds: float) -> Taken:
-    """Calls it for so long, after a short while that does not count."""
+def timed(call: Callable[[], None], seconds: float) -> CopyTiming:
+    """Times `call` for some seconds, after a warm-up that does not count."""
     start = time.perf_counter()
     calls = 0
     while calls == 0 or time.perf_counter() - start < WARM_SECONDS:
@@ -182,7 +184,7 @@ def timed(call: Callable[[], None], seconds: float) -> Taken:
             call()
         walls.append((time.perf_counter() - wall) / chunk)
         cpus.append((time.process_time() - cpu) / chunk)
-    return Taken(
+    return CopyTiming(
         walls=walls,
         cpus=cpus,
         calls=chunk * len(walls),
@@ -191,11 +193,11 @@ def timed(call: Callable[[], None], seconds: float) -> Taken:
 
 
 def main() -> int:
-    """A copy: reads its setup and then orders, until there are no more."""
+    """The main function of a copy: reads its setup, then follows orders until the input ends."""
     import torch
 
     from srl.bench.parts import Parts
-    from srl.launch.allocator import keep_large_buffers
+    from srl.launch.process.allocator import keep_large_buffers
 
     torch.set_num_threads(1)
     keep_large_buffers()
@@ -211,16 +213,16 @@ def main() -> int:
     answer.write(b"ready\n")
     answer.flush()
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=Order)
+        order = msgspec.json.decode(line, type=CopyOrder)
         torch.set_num_threads(order.threads)
-        mine = parts[order.envs]
+        own_parts = parts[order.envs]
         kind, _, policy = order.part.partition(":")
         calls: dict[str, Callable[[], None]] = {
-            "env": mine.random_stepper(),
-            "inference": mine.choose,
-            "loop": mine.loop,
+            "env": own_parts.random_stepper(),
+            "inference": own_parts.choose,
+            "loop": own_parts.loop,
         }
-        call = mine.lanes[policy].update if kind == "training" else calls[kind]
+        call = own_parts.policies[policy].update if kind == "training" else calls[kind]
         answer.write(msgspec.json.encode(timed(call, order.seconds)) + b"\n")
         answer.flush()
     for part in parts.values():
@@ -231,7 +233,7 @@ def main() -> int:
 def setup_of(
     experiment: Experiment, device: str, sizes: tuple[int, ...], batches: tuple[int, ...]
 ) -> Setup:
-    """The setup of copies of an experiment's parts."""
+    """The setup of the copies for an experiment."""
     return Setup(experiment=to_plain(experiment), device=device, sizes=sizes, batches=batches)
 
 

@@ -1,4 +1,4 @@
-"""Collecting without learning: fragments are made and carried as ever, and then thrown away."""
+"""Collects without learning: fragments are made and carried as usual, and then discarded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from srl.experiment import Graph
 from srl.services.messages import Update
 from srl.workers.trainer import TrainerWorker
 from srl.workers.wiring import Context
-from srl.workers.worker import MADE, Progress, Wait, Worker
+from srl.workers.worker import MADE, StepResult, Wait, Worker
 
 REPORT_SECONDS = 0.1
+"""Interval between two reports of the environment steps."""
 
 
 class DiscardWorker(Worker):
-    """Stands where a trainer would: publishes the first weights, and throws fragments away."""
+    """Takes the place of a trainer: publishes the first weights, and discards all fragments."""
 
     def __init__(self, context: Context) -> None:
         self.name = context.name
@@ -33,14 +34,14 @@ class DiscardWorker(Worker):
 
     @classmethod
     def build(cls, context: Context) -> DiscardWorker:
-        """One from its part of the plan."""
+        """Makes the worker from its part of the plan."""
         return cls(context)
 
-    def step(self) -> Progress | Wait:
-        """Takes one fragment and counts it."""
+    def step(self) -> StepResult | Wait:
+        """Takes, counts and releases one fragment."""
         if not self._published:
             self._published = True
-            self._trainer.row = self.row
+            self._trainer.stats = self.stats
             return self._trainer.step()
         item = self._source.take()
         if item is None:
@@ -48,8 +49,8 @@ class DiscardWorker(Worker):
         self._env_steps += item.env_steps
         item.release()
         self._source.acknowledge(1)
-        self.row.add("count_updates", 1)
-        self.row.set("count_env_steps", self._env_steps)
+        self.stats.add("count_updates", 1)
+        self.stats.set("count_env_steps", self._env_steps)
         now = time.monotonic()
         if now - self._sent > REPORT_SECONDS:
             self._sent = now
@@ -59,20 +60,20 @@ class DiscardWorker(Worker):
         return MADE
 
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
-        """The weights that it started with."""
+        """The weights that the run started with."""
         return self._trainer.weights()
 
     def state(self, exact: bool) -> Tree:
-        """Nothing: it has learned nothing."""
+        """None, because it learns nothing."""
         return None
 
     def close(self) -> None:
-        """Leaves the stream."""
+        """Closes its end of the stream."""
         self._source.close()
 
 
 def without_training(graph: Graph) -> Graph:
-    """The same graph with nobody learning, and no bound on policy age."""
+    """The same graph without learning, and without a bound on policy age."""
     workers = {
         name: dataclasses.replace(group, kind="srl.bench.discard:DiscardWorker", count=1)
         if group.trains

@@ -1,11 +1,11 @@
-"""What a machine can do at most with a workload, from what its parts cost.
+"""The highest speed that a machine can reach with a workload, computed from the costs of its parts.
 
     limit = min(cores / core-seconds per step, 1 / longest serial chain per step)
 
-Both are per environment step. The first says that every core works all the time and on nothing but
-environments, inference and training. The second says that some things cannot be done at once,
-however many cores there are: an environment is stepped only after its action was chosen, and an
-update begins only when the one before is done.
+The first term assumes that every core works all the time, and only on environments, inference and
+training. The second term counts work that cannot run in parallel, however many cores there are: an
+environment is stepped only after its action was chosen, and an update begins only after the one
+before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What one environment step costs, each measured while all cores run copies of the same."""
+    """Costs of one environment step. Each is measured while all cores run copies of that part."""
 
     env: float
     """Core-seconds of stepping the environment."""
@@ -24,20 +24,20 @@ class Costs:
     training: float
     """Core-seconds of learning from it."""
     collect_chain: float
-    """Seconds of one tick (step a group, choose its actions) / environments in flight."""
+    """Seconds of one tick (step a group, choose its actions) / environments in all actors."""
     train_chain: float
-    """Seconds of one learner step / environment steps in its batch, of the slowest policy."""
+    """Seconds of one learner step / environment steps in its batch, for the slowest policy."""
     at_once: bool = True
     """Whether collecting goes on while the trainer learns (algorithm.max_policy_age is not 0)."""
 
     @property
     def core_seconds(self) -> float:
-        """Of one environment step, all parts together."""
+        """Core-seconds of one environment step, all parts together."""
         return self.env + self.inference + self.training
 
     @property
     def chain_seconds(self) -> float:
-        """Of the longest serial chain, per environment step."""
+        """Seconds of the longest serial chain, per environment step."""
         if self.at_once:
             return max(self.collect_chain, self.train_chain)
         return self.collect_chain + self.train_chain
@@ -49,11 +49,11 @@ class Limit:
 
     steps_per_second: float
     binds: str
-    """What sets it: "cores", "collecting", "training", or "collecting, then training"."""
+    """What sets the limit: "cores", "collecting", "training", or "collecting, then training"."""
 
 
 def limit_of(costs: Costs, cores: int) -> Limit:
-    """The limit on a machine with so many cores."""
+    """The limit on a machine with this number of cores."""
     by_cores = cores / costs.core_seconds
     by_chain = 1.0 / costs.chain_seconds
     if by_cores <= by_chain:

@@ -1,4 +1,4 @@
-"""What was measured on, and what: the machine, the commit, the versions."""
+"""Describes what a measurement ran on: the machine, the commit, the versions of packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from srl.launch.plan import available_cores
+from srl.launch.plan.build import available_cores
 
 PACKAGES = ("torch", "numpy", "gymnasium", "envpool", "ale-py", "mujoco", "mpe2")
 
@@ -32,7 +32,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide speed."""
+    """The versions of Python and of the packages that matter for speed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -1,8 +1,8 @@
 """The parts of a workload in one plain loop: environments, policies and algorithms, without workers
 and streams.
 
-What each part costs is measured on them, and the loop over them is what the whole system is
-compared with in the tests.
+`srl bench` measures the cost of each part. A test compares the speed of the whole system with that
+of the plain loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.check import random_actions
 from srl.envs.registry import make_group, probe
 from srl.experiment import Experiment
-from srl.launch.plan import make_plan
+from srl.launch.plan.build import make_plan
 from srl.policies.protocol import Policy
 from srl.resolve import resolve
 from srl.settings import convert
@@ -32,11 +32,11 @@ from srl.workers.policy import infer
 from srl.workers.wiring import PolicyPlan
 
 NUM_RANDOM = 64
-"""Random actions that are drawn beforehand, so that drawing them is not measured."""
+"""Number of random actions that are drawn in advance, so that the drawing is not measured."""
 
 
-class PartLane:
-    """One policy's rows: what it sees, what it chooses, and the batch that it learns from."""
+class PolicyParts:
+    """The parts of one policy: its request, its actions, and the batch that it learns from."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class PartLane:
         mask = agent.action_mask
         self.request = InferenceRequest(
             obs=tree_map(lambda s: np.zeros((rows, *s.seen_shape), s.dtype), agent.obs),
-            state=tree_map(lambda s: np.zeros((rows, *s.shape), s.dtype), policy.state_spec),
+            policy_state=tree_map(lambda s: np.zeros((rows, *s.shape), s.dtype), policy.state_spec),
             is_first=np.ones(rows, bool),
             explore=np.ones(rows, np.float32),
             action_mask=np.ones((rows, *mask.shape), bool) if mask else None,
@@ -73,19 +73,19 @@ class PartLane:
         self._pack()
 
     def _pack(self) -> None:
-        """As a policy worker does when it takes newer weights."""
+        """Prepares the weights for inference, as a policy worker does after it takes newer ones."""
         with torch.inference_mode():
             self.policy.pack()
 
     def see(self, step: EnvStep) -> None:
-        """Notes what the environments showed, as the request for the next actions."""
+        """Copies what the environments show into the request for the next actions."""
         request = self.request
         if self._writer is not None:
             if self._writer.full:
-                # The batch that was read from this memory is over.
+                # The batch in this memory has been learned from.
                 self._writer.close()
                 self._writer.open(self._slot)
-            self._writer.observe(step, leaves(request.state))
+            self._writer.observe(step, leaves(request.policy_state))
         for target, source, stack in zip(
             leaves(request.obs), leaves(step.obs), self._stacks, strict=True
         ):
@@ -98,44 +98,46 @@ class PartLane:
             request.action_mask[...] = step.action_mask
 
     def choose(self) -> InferenceReply:
-        """Actions for the request at hand."""
+        """Chooses actions for the current request."""
         act = infer(self.policy, self.request, self.generator, self.device)
         return InferenceReply(
             action=act.action.cpu().numpy(),
-            state=None if act.state is None else tree_map(_host, act.state),
-            extras=tree_map(_host, act.extras),
+            policy_state=None
+            if act.policy_state is None
+            else tree_map(_to_numpy, act.policy_state),
+            extras=tree_map(_to_numpy, act.extras),
             policy_version=0,
         )
 
     def act(self) -> None:
-        """Chooses, and keeps what was chosen."""
+        """Chooses actions and keeps them."""
         reply = self.choose()
         self.action[...] = reply.action
-        tree_map(np.copyto, self.request.state, reply.state)
+        tree_map(np.copyto, self.request.policy_state, reply.policy_state)
         if self._writer is not None:
             self._writer.act(reply.action, leaves(reply.extras), reply.policy_version, None)
 
     @property
     def full(self) -> bool:
-        """Whether a batch is ready."""
+        """Whether the batch is complete."""
         return self._writer is not None and self._writer.full
 
     @property
     def batch(self) -> SampleBatch:
-        """The batch at hand; the next one is written over it."""
+        """The current batch; the next one overwrites it."""
         assert self._writer is not None
         spec = self._writer.spec
         return SampleBatch(
             data=self._slot,
-            item_ids=np.zeros(1, np.int64),
+            tickets=np.zeros(1, np.int64),
             burn_in=spec.burn_in,
             state_every=spec.state_every,
-            # As in a run, where actors are a version behind.
+            # As in a run, where actors are one version behind.
             learner_version=1,
         )
 
     def update(self) -> None:
-        """One learner step on the batch at hand."""
+        """Does one learner step on the current batch."""
         assert self.algorithm is not None
         for _ in self.algorithm.update(self.batch, 0.0):
             pass
@@ -143,7 +145,7 @@ class PartLane:
 
 
 class Parts:
-    """A group of environments and the policies that play in it."""
+    """A group of environments, and the policies that play in it."""
 
     def __init__(self, experiment: Experiment, num_envs: int, device: str = "cpu") -> None:
         alone = dataclasses.replace(
@@ -161,11 +163,14 @@ class Parts:
         """Environment steps that a batch holds."""
         self._spec = env_spec
         self.group = make_group(
-            alone.env, num_envs=num_envs, lanes=plan.lanes, on_call=lambda call, index: None
+            alone.env,
+            num_envs=num_envs,
+            policy_agents=plan.policy_agents,
+            on_call=lambda call, index: None,
         )
         trajectories = {s.policy: s.spec.trajectory for s in plan.samples.values()}
-        self.lanes = {
-            name: PartLane(
+        self.policies = {
+            name: PolicyParts(
                 policy,
                 modules[name],
                 num_envs * len(policy.agents),
@@ -177,49 +182,55 @@ class Parts:
         for trajectory in trajectories.values():
             self.steps_per_batch = num_envs * trajectory.length
         self._acted = False
-        self._shown = self.group.reset(1)
-        self._see(self._shown)
+        self._last_steps = self.group.reset(1)
+        self._observe(self._last_steps)
 
-    def _see(self, steps: dict[str, EnvStep]) -> None:
-        for name, lane in self.lanes.items():
-            lane.see(steps[name])
+    def _observe(self, steps: dict[str, EnvStep]) -> None:
+        for name, policy in self.policies.items():
+            policy.see(steps[name])
 
     def act(self) -> None:
         """Chooses the actions of every policy."""
-        for lane in self.lanes.values():
-            lane.act()
+        for policy in self.policies.values():
+            policy.act()
 
     def choose(self) -> None:
-        """One forward pass of every policy, kept nowhere."""
-        for lane in self.lanes.values():
-            lane.choose()
+        """Does one forward pass of every policy; the results are not kept."""
+        for policy in self.policies.values():
+            policy.choose()
 
     def collect(self) -> None:
-        """Plays until the next batch of every policy is ready."""
+        """Plays until every policy that learns has its next batch."""
         while True:
             if self._acted:
-                self._see(self.group.step({name: lane.action for name, lane in self.lanes.items()}))
+                self._observe(
+                    self.group.step({name: policy.action for name, policy in self.policies.items()})
+                )
             self.act()
             self._acted = True
-            if all(lane.full for lane in self.lanes.values() if lane.algorithm is not None):
+            if all(
+                policy.full for policy in self.policies.values() if policy.algorithm is not None
+            ):
                 return
 
     def update(self) -> None:
-        """One learner step of every policy that learns."""
-        for lane in self.lanes.values():
-            if lane.algorithm is not None:
-                lane.update()
+        """Does one learner step of every policy that learns."""
+        for policy in self.policies.values():
+            if policy.algorithm is not None:
+                policy.update()
 
     def loop(self) -> None:
-        """A batch and the learner step on it, one after the other."""
+        """Collects a batch, then does the learner step on it."""
         self.collect()
         self.update()
 
     def random_stepper(self) -> Callable[[], None]:
         """A call that steps the environments once, with random actions."""
         rng = np.random.default_rng(0)
-        lanes = self.group.lanes
-        drawn = [random_actions(self._spec, self._shown, lanes, rng) for _ in range(NUM_RANDOM)]
+        policies = self.group.policy_agents
+        drawn = [
+            random_actions(self._spec, self._last_steps, policies, rng) for _ in range(NUM_RANDOM)
+        ]
         masked = any(agent.has_action_mask for agent in self._spec.agents.values())
         count = 0
 
@@ -228,8 +239,8 @@ class Parts:
             count += 1
             actions = drawn[count % NUM_RANDOM]
             if masked:
-                actions = random_actions(self._spec, self._shown, lanes, rng)
-            self._shown = self.group.step(actions)
+                actions = random_actions(self._spec, self._last_steps, policies, rng)
+            self._last_steps = self.group.step(actions)
 
         return step
 
@@ -238,6 +249,6 @@ class Parts:
         self.group.close()
 
 
-def _host(tensor: Tree) -> np.ndarray:
+def _to_numpy(tensor: Tree) -> np.ndarray:
     array: np.ndarray = tensor.cpu().numpy()
     return array

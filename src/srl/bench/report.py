@@ -1,4 +1,4 @@
-"""Results as people read them."""
+"""Results of `srl bench` as text and as Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from srl.bench.workloads import WORKLOADS
 
 
 def list_workloads() -> str:
-    """The workloads, what they are, and how much of it a batch has."""
+    """A list of the workloads with their description, environment and batch."""
     lines = []
     for name, work in WORKLOADS.items():
-        ppo = f"{work.envs} x {work.horizon}, {_many(work.epochs, 'epoch')}"
-        ppo += f" x {_many(work.minibatches, 'minibatch')}"
+        ppo = f"{work.envs} x {work.horizon}, {_count_text(work.epochs, 'epoch')}"
+        ppo += f" x {_count_text(work.minibatches, 'minibatch')}"
         lines += [f"{name:<4} {work.about}", f"     {work.env}, {ppo}"]
     return "\n".join(lines)
 
 
-def _many(count: int, what: str) -> str:
+def _count_text(count: int, what: str) -> str:
     plural = "es" if what.endswith("ch") and what != "epoch" else "s"
     return f"{count} {what}{plural if count != 1 else ''}"
 
 
 def describe(record: dict[str, Any]) -> str:
-    """One workload's result as a small table; what was not measured is not in it."""
+    """The result of one workload as a small table, without the parts that were not measured."""
     counts = ", ".join(f"{key}={value}" for key, value in record["counts"].items())
     lines = [f"{record['workload']}: {record['env']}, layout {record['layout']}, {counts}"]
     rates = (
@@ -61,7 +61,7 @@ def describe(record: dict[str, Any]) -> str:
 
 
 def _core_time(taken: dict[str, float], costs: dict[str, float] | None) -> str:
-    """What a step took of the cores, by worker kind, beside what the limit is made of."""
+    """The core time of a step by worker kind, beside the core time that the limit counts."""
     each = ", ".join(f"{kind} {cost:,.1f}" for kind, cost in sorted(taken.items()))
     text = f"{each}: {sum(taken.values()):,.1f} core-us together"
     if costs:
@@ -71,7 +71,7 @@ def _core_time(taken: dict[str, float], costs: dict[str, float] | None) -> str:
 
 
 def settings_line(record: dict[str, Any]) -> str:
-    """What decides how much work a step is, to be equal on both sides of a comparison."""
+    """The settings that decide how much work a step is. A comparison needs equal ones."""
     shown = (
         *("learning_rate", "gamma", "gae_lambda", "clip", "value_coefficient"),
         *("entropy_coefficient", "max_grad_norm", "normalize_advantages", "max_policy_age"),

@@ -1,8 +1,8 @@
-"""One measured run: the real system in a process of its own, watched until its window is full.
+"""One measured run: the whole system in a process of its own, until its time window is full.
 
-The window begins when the run has learned for `warmup` seconds and ends with the first learner step
-that is at least `seconds` later, so start-up and the shut-down are not in it. The run is then
-stopped as Ctrl-C would stop it.
+The window begins when the run has learned for `warmup` seconds. It ends with the first learner step
+at least `seconds` later, so it contains neither start-up nor shutdown. Then the run is stopped in
+the same way as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ import msgspec
 from srl.bench.usage import Usage, Used
 from srl.errors import RunError
 from srl.experiment import Experiment
+from srl.reporting.summary import read_summary
+from srl.services.metric_names import columns
 from srl.services.metrics import METRICS_FILE
-from srl.services.summary import read_summary
 from srl.settings import convert, to_plain
 
 START_SECONDS = 120.0
-"""How long a run may take to its first learner step."""
-LINE_SECONDS = 0.2
-"""Between two lines of metrics."""
-TOTALS = "worker_seconds."
-"""What the seconds of each worker kind are called in a line."""
+"""Time limit for the first learner step of a run."""
+INTERVAL_SECONDS = 0.2
+"""Interval between two lines of metrics."""
+TIMES_PREFIX = "worker_seconds."
+"""Prefix of the names in a line that hold the seconds of each worker kind."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rate:
-    """What a window shows."""
+    """The result of a window."""
 
     steps_per_second: float
     seconds: float
-    """Of the window."""
+    """Length of the window."""
     policy_age_mean: float
     workers: dict[str, dict[str, float]]
-    """Where the time of each worker kind went: shares of it by `busy` and what was waited for."""
+    """The time of each worker kind as shares: `busy`, and one share for each kind of wait."""
     bottleneck: str = ""
-    """What held the run back, in words."""
+    """The part of the run that limits its speed, in words."""
     setting: str | None = None
     """The one setting to change, or None where none would help."""
     core_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    """What a step took of the cores' time, by the worker kind whose process it was."""
+    """Core-seconds of a step, by the kind of the worker whose process used them."""
     idle_cores: float = 0.0
-    """Share of the machine that nobody used in the window."""
+    """Share of the machine that was idle in the window."""
     other_load: float = 0.0
     """Share of the machine that other programs used in the window."""
 
 
 class Window:
-    """Lines of metrics, and whether enough of them have come."""
+    """Collects lines of metrics until they fill the window."""
 
     def __init__(self, warmup: float, seconds: float) -> None:
         self.warmup, self.seconds = warmup, seconds
@@ -66,13 +67,13 @@ class Window:
         self._begin: float | None = None
         self._steps = 0
         self.begun = False
-        """Whether the warm-up is over, and a learner step after it."""
+        """Whether the window has begun: the first learner step after the warm-up has ended."""
         self.learning = False
-        """Whether a first learner step is done."""
+        """Whether the first learner step is done."""
         self.full = False
 
     def add(self, line: dict[str, Any]) -> None:
-        """Takes the next line; it counts if a learner step ended since the one before."""
+        """Takes the next line. It counts if a learner step has ended since the line before."""
         steps, now = _env_steps(line), float(line["seconds"])
         moved, self._steps = steps > self._steps, steps
         if self.full or steps == 0:
@@ -87,7 +88,7 @@ class Window:
         self.full = now - self._lines[0]["seconds"] >= self.seconds
 
     def rate(self) -> Rate:
-        """What the window shows, from its first learner step to its last."""
+        """The result of the window, from its first learner step to its last."""
         points = self._lines
         if len(points) < 2:
             raise RunError(
@@ -106,31 +107,31 @@ class Window:
 
 
 def _env_steps(line: dict[str, Any]) -> int:
-    """Environment steps that all policies which learn have learned from."""
-    each = [v for k, v in line.items() if k.startswith("policies.") and k.endswith(".env_steps")]
-    return int(min(each, default=line.get("env_steps", 0)))
+    """Environment steps that every learning policy has learned from."""
+    each = [line[key] for key in columns(line, "env_steps").values()]
+    return int(min(each, default=0))
 
 
 def _shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Where the time of each worker kind went between two lines, from its times since the start."""
+    """The time of each worker kind between two lines, as shares; the lines hold totals."""
     found: dict[str, dict[str, float]] = {}
     elapsed = last["seconds"] - first["seconds"]
     for key, total in last.items():
-        if not key.startswith(TOTALS):
+        if not key.startswith(TIMES_PREFIX):
             continue
-        kind, _, what = key.removeprefix(TOTALS).partition(".")
+        kind, _, what = key.removeprefix(TIMES_PREFIX).partition(".")
         if what != "workers":
-            whole = elapsed * last[f"{TOTALS}{kind}.workers"]
-            # A worker that was started anew counts from zero.
+            available = elapsed * last[f"{TIMES_PREFIX}{kind}.workers"]
+            # A worker that was started again counts from zero.
             added = max(0.0, total - first.get(key, 0.0))
-            found.setdefault(kind, {})[what.removeprefix("wait.")] = min(1.0, added / whole)
+            found.setdefault(kind, {})[what.removeprefix("wait.")] = min(1.0, added / available)
     return found
 
 
 def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow: str = "") -> Rate:
     """Runs the experiment until its window is full; `dataflow` changes its graph."""
     logging = dataclasses.replace(
-        experiment.logging, interval_seconds=LINE_SECONDS, tensorboard=False
+        experiment.logging, interval_seconds=INTERVAL_SECONDS, tensorboard=False
     )
     changed = dataclasses.replace(
         experiment, logging=logging, dataflow=dataflow or experiment.dataflow
@@ -164,28 +165,30 @@ def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow
 
 
 def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> Used:
-    """Feeds the run's lines to the window until that is full; says who used the cores in it."""
+    """Adds lines of the run to the window until it is full; returns how cores were used in it."""
     position = 0
     usage = Usage(os.getpid())
-    patience = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_SECONDS
     while not window.full:
         if child.poll() is not None:
             assert child.stderr is not None
-            said = child.stderr.read().decode(errors="replace").strip()
-            raise RunError(f"the measured run ended before its window was full: {said or 'silent'}")
-        if time.monotonic() > patience and not window.learning:
+            output = child.stderr.read().decode(errors="replace").strip()
             raise RunError(
-                f"the measured run has not learned anything in {START_SECONDS:.0f} s. Does "
-                "`srl train` get on with it?"
+                f"the measured run ended before its window was full: {output or 'no message'}"
             )
-        time.sleep(LINE_SECONDS / 2)
+        if time.monotonic() > deadline and not window.learning:
+            raise RunError(
+                f"the measured run has not learned anything in {START_SECONDS:.0f} s. Try "
+                "it with `srl train`."
+            )
+        time.sleep(INTERVAL_SECONDS / 2)
         if path.exists():
             with path.open("rb") as file:
                 file.seek(position)
-                whole, newline, _ = file.read().rpartition(b"\n")
-            position += len(whole) + len(newline)
+                lines, newline, _ = file.read().rpartition(b"\n")
+            position += len(lines) + len(newline)
             before = window.begun
-            for line in whole.splitlines():
+            for line in lines.splitlines():
                 window.add(msgspec.json.decode(line))
             if window.begun and not before:
                 usage = Usage(os.getpid())
@@ -193,7 +196,7 @@ def _watch(child: subprocess.Popen[bytes], path: Path, window: Window) -> Used:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Ends the run as Ctrl-C would, and for certain if it does not."""
+    """Ends the run as Ctrl-C would, and kills it if it does not end within a minute."""
     if child.poll() is None:
         child.send_signal(signal.SIGINT)
     try:
@@ -204,18 +207,18 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends the run as Ctrl-C would when standard input does: whoever measures is gone."""
-    # Without Python's buffers: a thread that waits in those keeps the interpreter from ending well.
+    """Ends the run as Ctrl-C would, once standard input ends: the measuring process is gone."""
+    # No buffered read: a thread that waits in one keeps the interpreter from a clean exit.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def main() -> int:
-    """The measured run's own process: its experiment comes as a line of JSON on standard input,
-    which stays open for as long as the parent lives."""
+    """The main function of the measured run's process. It reads the experiment as a line of JSON
+    from standard input, which stays open for as long as the parent lives."""
     from srl.errors import SrlError
-    from srl.launch.launch import launch
+    from srl.launch.run.launch import launch
 
     experiment = convert(msgspec.json.decode(sys.stdin.buffer.readline()), Experiment, "")
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -1,9 +1,9 @@
-"""Searching the settings that make a run fastest here, by short real runs.
+"""Searches the settings that make a run fastest on this machine, by short real runs.
 
-One change after another is tried, keeping what was best so far, until a round changes nothing or
-the time is over. One short run decides little, so in the end the best and the run as it was are
-measured again by turns. Only where the parts run is searched: environments, horizon and everything
-else that changes what is learned stays as it is.
+The search tries one change after another and keeps the best settings so far. It ends when a round
+changes nothing, or when the time is over. One short run proves little. So in the end the best
+settings and the unchanged run are measured again in turns. The search changes only where the parts
+run. It leaves the environments, the rollout length and all else that changes learning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +20,11 @@ from srl.experiment import Experiment
 from srl.overrides import override
 from srl.settings import show
 
-BETTER = 1.03
-"""A change is kept if it is at least so many times as fast: less than that is noise."""
+MIN_GAIN = 1.03
+"""A change is kept if it is at least this many times as fast; a smaller gain may be noise."""
 
 TURNS = 2
-"""How often the best and the run as it was are measured again."""
+"""How often the best settings and the unchanged run are measured again."""
 
 Settings = dict[str, Any]
 Measure = Callable[[Experiment], float]
@@ -32,10 +32,10 @@ Measure = Callable[[Experiment], float]
 
 @dataclass(frozen=True)
 class Attempt:
-    """One short run."""
+    """One short run, and its speed."""
 
     settings: Settings
-    """By the names that `--set` takes; what is not there has its default."""
+    """By the names that `--set` takes; all other settings are those of the unchanged run."""
     steps_per_second: float
     """0 where the run failed."""
     note: str = ""
@@ -47,31 +47,31 @@ class Attempt:
 
 @dataclass
 class Search:
-    """What was tried so far. The first attempt is the run without any change."""
+    """The attempts so far. The first one is the unchanged run."""
 
     attempts: list[Attempt] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)
-    """The fastest divided by the run without any change, in each turn at the end."""
+    """The speed of the fastest divided by that of the unchanged run, in each turn at the end."""
 
     @property
     def fastest(self) -> Attempt:
-        """One attempt after another had to be clearly faster than the best before."""
+        """The last attempt that was clearly faster than the fastest before it."""
         best = self.attempts[0]
         for attempt in self.attempts[1:]:
-            if attempt.steps_per_second >= BETTER * best.steps_per_second:
+            if attempt.steps_per_second >= MIN_GAIN * best.steps_per_second:
                 best = attempt
         return best
 
     @property
     def best(self) -> Attempt:
-        """The fastest, unless it was not when it was measured again."""
+        """The fastest, unless it was not faster than the unchanged run when measured again."""
         if self.gains and statistics.median(self.gains) <= 1.0:
             return self.attempts[0]
         return self.fastest
 
     @property
     def gain(self) -> str:
-        """What the best gains, in words."""
+        """The gain of the best, in words."""
         if self.fastest is self.attempts[0]:
             return "nothing was clearly faster than the run as it is"
         if not self.gains:
@@ -84,9 +84,10 @@ class Search:
 
 
 def choices(env_id: str, cores: int, fixed: set[str]) -> Iterator[Settings]:
-    """The changes that are tried, in this order; EnvPool's threads follow the number of actors.
+    """The changes that the search tries, in this order.
 
-    `fixed` has the settings that the user has decided.
+    The default of EnvPool's threads follows `actor.count`. `fixed` has the settings that the user
+    gave; the search does not change these.
     """
     pool = env_id.startswith("envpool:")
     found: list[Settings] = [{"layout": name} for name in ("inline", "shared", "serial")]
@@ -104,17 +105,18 @@ def search(
     experiment: Experiment,
     measure: Measure,
     *,
-    settle: Callable[[Experiment], Experiment],
+    resolve_settings: Callable[[Experiment], Experiment],
     cores: int,
     seconds: float,
     fixed: set[str],
     say: Callable[[str], None],
     found: Search,
 ) -> bool:
-    """Fills `found`, which is whole at any moment: whoever interrupts this has the best so far.
+    """Fills `found`, which is valid at any moment: after an interrupt it has the best so far.
 
-    Returns whether all was tried before the time was over; the turns at the end are part of it.
-    `settle` says how an experiment runs here; two that run in the same way are not both tried.
+    Returns whether the search was finished before the time was over. The time includes the turns at
+    the end. `resolve_settings` decides the open settings of an experiment; of two that then are
+    equal only the first is tried.
     """
     end = time.monotonic() + seconds
     seen: list[Experiment] = []
@@ -124,9 +126,9 @@ def search(
         """Tries settings that are new and fit; False if there is no time left for it."""
         nonlocal longest
         try:
-            ready = settle(override(experiment, settings))
+            ready = resolve_settings(override(experiment, settings))
         except ConfigError:
-            # Environments cannot be spread in this way.
+            # The environments cannot be divided in this way.
             if not seen:
                 raise
             return True
@@ -142,7 +144,8 @@ def search(
         longest = max(longest, time.monotonic() - begun)
         return True
 
-    def walk() -> bool:
+    def search_all() -> bool:
+        """Repeats rounds over all changes until one finds nothing; False if time is over."""
         before: Settings | None = None
         while before != found.fastest.settings:
             before = found.fastest.settings
@@ -152,26 +155,25 @@ def search(
         return True
 
     attempt({})
-    whole = walk()
-    settings = found.fastest.settings
-    if settings:
-        as_it_is, best = settle(experiment), settle(override(experiment, settings))
-        _measure_again(measure, as_it_is, best, say, found)
-    return whole
+    is_complete = search_all()
+    if settings := found.fastest.settings:
+        best = resolve_settings(override(experiment, settings))
+        _measure_again(measure, resolve_settings(experiment), best, say, found)
+    return is_complete
 
 
 def _measure_again(
     measure: Measure,
-    as_it_is: Experiment,
+    unchanged: Experiment,
     best: Experiment,
     say: Callable[[str], None],
     found: Search,
 ) -> None:
-    """The best and the run as it was, by turns."""
+    """Measures the unchanged run and the best settings in turns."""
     for turn in range(TURNS):
         head = f"again, turn {turn + 1} of {TURNS}"
         say(f"{head}: as it is, and {shown(found.fastest.settings)}")
-        plain = measure(as_it_is)
+        plain = measure(unchanged)
         found.gains.append(measure(best) / plain)
         say(f"{head}: {found.gains[-1]:.2f} times as fast")
 
@@ -179,7 +181,7 @@ def _measure_again(
 def _measured(
     measure: Measure, experiment: Experiment, settings: Settings, *, first: bool
 ) -> Attempt:
-    """One attempt; only where the very first fails is there nothing to search."""
+    """Measures one attempt. Raises only if the first one fails: then there is nothing to search."""
     try:
         return Attempt(settings, measure(experiment))
     except RunError as error:
@@ -189,7 +191,7 @@ def _measured(
 
 
 def shown(settings: Settings) -> str:
-    """Settings as they are given on the command line."""
+    """Settings in the form of the command line."""
     words = [f"--layout {settings['layout']}"] if "layout" in settings else []
     words += [
         f"--set {shlex.quote(f'{key}={show(value)}')}"
@@ -200,7 +202,7 @@ def shown(settings: Settings) -> str:
 
 
 def table(found: Search) -> str:
-    """Everything that was tried, fastest first."""
+    """A table of all attempts, the fastest first."""
     first = found.attempts[0].steps_per_second
     ranked = sorted(found.attempts, key=lambda attempt: -attempt.steps_per_second)
     lines = [f"{'steps/s':>12}  {'ratio':>6}  settings"]
@@ -211,11 +213,14 @@ def table(found: Search) -> str:
     return "\n".join(lines)
 
 
-def command(verb: str, target: str, found: Search, given: Settings) -> str:
-    """The one line to use: what the user gave, and what was found."""
+def command(
+    verb: str, target: str, found: Search, given: Settings, env_args: Sequence[str] = ()
+) -> str:
+    """The command to use, with the settings that the user gave and those that were found."""
     settings = {**given, **found.best.settings}
-    words = "" if not settings else f" {shown(settings)}"
-    return f"srl {verb} {target}{words}"
+    words = [f"--env-arg {shlex.quote(pair)}" for pair in env_args]
+    words += [shown(settings)] if settings else []
+    return " ".join([f"srl {verb} {target}", *words])
 
 
 def as_record(target: str, line: str, found: Search) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The workloads that speed is measured on, as data: the same ones for us and for every peer."""
+"""The workloads on which speed is measured, as data. They are the same for SRL and every peer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from srl.workers.actor import ActorConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One line of the table of workloads. What it does not name is the same for all of them."""
+    """One line of the table of workloads. Settings that it does not name are equal for all."""
 
     env: str
-    """Through EnvPool where EnvPool has it."""
+    """The environment's id, from EnvPool where EnvPool has it."""
     about: str
-    """What it is, in a few words."""
+    """A short description."""
     envs: int
     """Environments in all actors together."""
     horizon: int
@@ -47,13 +47,13 @@ EQUAL = {
     "learning_rate_schedule": "constant",
     "adam_eps": 1e-5,
 }
-"""Settings of PPO that are the same in every workload, and for every peer."""
+"""Settings of PPO that are equal in every workload, for SRL and for every peer."""
 
 PLAIN = {"normalize_obs": False, "normalize_returns": False}
-"""Nothing is normalised but advantages, and they per minibatch."""
+"""Only advantages are normalised, per minibatch."""
 
 TWO_TOWERS = {"hidden_sizes": [64, 64], "activation": "tanh", "shared": False}
-"""Actor and critic with a network of their own."""
+"""Actor and critic have separate networks."""
 
 _CARTPOLE = "envpool:CartPole-v1"
 _PONG = "envpool:Pong-v5"
@@ -116,7 +116,7 @@ WORKLOADS: dict[str, Workload] = {
         **_CHEETAH,
     ),
     "W4": Workload(
-        env="srl.bench.masked:MaskedPool",
+        env="srl.envs.tasks.masked_pool:MaskedPool",
         about="CartPole-v1 without velocities, MLP 64x64 and LSTM 128, sequences of 16",
         envs=64,
         horizon=32,
@@ -139,7 +139,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def experiment_of(name: str) -> Experiment:
-    """A workload as an experiment that trains until it is told to stop."""
+    """The experiment of a workload. It trains until it is told to stop."""
     if name not in WORKLOADS:
         raise ConfigError(f"no workload is named {name!r}: {nearest(name, WORKLOADS)}")
     workload = WORKLOADS[name]
@@ -162,13 +162,18 @@ def experiment_of(name: str) -> Experiment:
     )
 
 
-def find_target(name: str, layout: str | None, settings: Mapping[str, Any]) -> Experiment:
-    """The experiment behind a workload, a recipe or an environment, as it is to be measured.
+def find_target(
+    name: str,
+    layout: str | None,
+    settings: Mapping[str, Any],
+    env_args: dict[str, Any] | None = None,
+) -> Experiment:
+    """The experiment behind a workload, a recipe or an environment, ready to be measured.
 
-    Whatever would end it, evaluation, and checkpoints in the middle are left out: the measurement
-    decides when it is over, and what it leaves is not kept.
+    It has no end of its own, because the measurement ends it. It has no evaluation and no
+    checkpoints in between, because its results are not kept.
     """
-    from srl.run import assemble
+    from srl.arguments import assemble
 
     target: Any = experiment_of(name) if name in WORKLOADS else name
     try:
@@ -176,6 +181,7 @@ def find_target(name: str, layout: str | None, settings: Mapping[str, Any]) -> E
             target,
             layout=layout,
             until="none",
+            env_args=env_args,
             set={
                 "evaluator.count": 0,
                 "steps": 0,
@@ -194,4 +200,4 @@ def find_target(name: str, layout: str | None, settings: Mapping[str, Any]) -> E
 
 
 ENDLESS_SECONDS = 3600.0
-"""Where nobody ends a measured run, it ends by itself after this long."""
+"""A measured run that nothing ends ends by itself after this time."""

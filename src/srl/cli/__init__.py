@@ -1,6 +1,6 @@
 """The `srl` command: one small file for each family of verbs.
 
-Nothing heavy is imported before a verb needs it, so that `srl --help` answers at once.
+A heavy module is imported only when a verb needs it, so that `srl --help` answers at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 from srl.cli import bench, plan, play, scale, show, status, train, tune, worker
 from srl.errors import ConfigError, MissingDependency, SrlError
+from srl.launch.process.reaper import SharedFiles, adopt_orphans, descendants, end_own_descendants
+from srl.launch.run.signals import Interrupted, ignored, interrupt_command
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -46,10 +48,26 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code; what users can act on is one message."""
+    """Runs one command and returns its exit code. Without `arguments` it runs the command of this
+    process; then it also ends all processes that the command started and left behind."""
+    if arguments is not None:
+        return _run(arguments)
+    before = descendants(os.getpid())
+    adopt_orphans()
+    files = SharedFiles()
+    interrupt_command()
+    try:
+        return _run(arguments)
+    finally:
+        with ignored():
+            end_own_descendants(files, before)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Runs one command; an error that users can act on becomes one message."""
     begun = time.monotonic()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # So a shell starts what it puts into the background; but whoever sends this means it.
+        # A shell starts background commands in this way. A SIGINT that is sent still has to end it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         args = make_parser().parse_args(arguments)
@@ -66,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("srl: interrupted.", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Interrupted as interrupted:
+        number = signal.Signals[str(interrupted)]
+        print(f"srl: ended by {number.name}.", file=sys.stderr)
+        return 128 + number
     except BrokenPipeError:
-        # Whoever read our output has left (`srl list | head`); there is nobody to tell.
+        # The reader of our output has ended (`srl list | head`): no message can reach it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED

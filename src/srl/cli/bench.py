@@ -1,10 +1,10 @@
-"""`srl bench`: how fast a workload runs, beside what the machine could do at most."""
+"""`srl bench`: how fast a workload runs, and the limit of this machine for it."""
 
 from __future__ import annotations
 
 import argparse
 
-from srl.cli.options import LAYOUTS, Verbs, add_settings, add_verb
+from srl.cli.options import LAYOUTS, Verbs, add_env_args, add_settings, add_verb
 
 _EXAMPLES = """
 srl bench                                     (lists the workloads)
@@ -20,7 +20,7 @@ srl bench all                                 (every workload, one after another
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verb."""
+    """Adds `srl bench`."""
     parser = add_verb(
         verbs,
         "bench",
@@ -31,36 +31,37 @@ def add_verbs(verbs: Verbs) -> None:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help="W1a ... W5, a recipe or an environment; `all` is every workload; none lists them",
+        help="W1a ... W5, a recipe or an environment; `all` is every workload; no name lists them",
     )
     parser.add_argument(
         "--seconds",
         type=float,
         default=60.0,
         metavar="S",
-        help="the steady window of training; the two others get a third of it each, at most 10 s "
-        "(default: 60)",
+        help="how long training is measured; each of the two other measurements takes a third of "
+        "it, at most 10 s (default: 60)",
     )
     parser.add_argument(
         "--warmup",
         type=float,
         default=5.0,
         metavar="S",
-        help="seconds of learning before a window begins (default: 5)",
+        help="seconds of learning before a measurement begins (default: 5)",
     )
     parser.add_argument(
-        "--layout", choices=LAYOUTS, default="auto", help="where the parts run (default: auto)"
+        "--layout", choices=LAYOUTS, default="auto", help="how workers are placed (default: auto)"
     )
     parser.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="measure N times, give the median"
+        "--rounds", type=int, default=1, metavar="N", help="measure N times and give the median"
     )
     parser.add_argument(
         "--parts",
         choices=("all", "limit", "none"),
         default="all",
-        help="beside training: environments alone, with inference and the limit; only the limit; "
-        "or nothing (default: all)",
+        help="what is measured beside training: environments alone, with inference and the limit "
+        "(all); only the limit; or nothing (default: all)",
     )
+    add_env_args(parser)
     add_settings(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one line of JSON per workload, and only that"
@@ -89,8 +90,9 @@ def _bench(args: argparse.Namespace) -> int:
             )
     names = list(WORKLOADS) if args.workloads == ["all"] else args.workloads
     settings = parse_pairs(args.set, "--set")
-    # All of them are looked up first: a wrong name should not be found out after an hour.
-    targets = {name: find_target(name, args.layout, settings) for name in names}
+    env_args = parse_pairs(args.env_arg, "--env-arg")
+    # All names are looked up first, so that a wrong one fails now and not after an hour.
+    targets = {name: find_target(name, args.layout, settings, env_args) for name in names}
     for name, experiment in targets.items():
         result = measure(
             name,

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they are read."""
+"""Options that several verbs share, and how their values are read."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ LAUNCHERS = ("processes", "ray", "slurm", "manual")
 
 
 class Verbs(Protocol):
-    """Where verbs are added."""
+    """The object that verbs are added to."""
 
     def add_parser(self, name: str, **options: Any) -> argparse.ArgumentParser:
-        """A parser for one verb."""
+        """Adds one verb and returns its parser."""
         ...
 
 
 def add_verb(verbs: Verbs, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
-    """A verb with its help: what it does, its options, and examples."""
+    """Adds a verb whose help says what it does and shows its options and examples."""
     lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
     return verbs.add_parser(
         name,
@@ -32,7 +32,7 @@ def add_verb(verbs: Verbs, name: str, summary: str, examples: str) -> argparse.A
 
 
 def number(text: str) -> int:
-    """A count such as 200_000, 1e6 or 2M."""
+    """Reads a count such as 200_000, 1e6 or 2M."""
     from srl.overrides import parse_number
 
     try:
@@ -42,7 +42,7 @@ def number(text: str) -> int:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """Where and how long to train."""
+    """Adds the options that say where and for how long to train."""
     parser.add_argument(
         "--layout",
         choices=LAYOUTS,
@@ -52,8 +52,8 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launcher",
         choices=LAUNCHERS,
-        help="who starts what runs on other hosts: processes of this machine, ray, slurm, or you "
-        "(manual: `srl worker` on each)",
+        help="what starts the host agents: `processes` starts them on this machine, ray and slurm "
+        "on theirs; with `manual` you run `srl worker` on each host",
     )
     parser.add_argument(
         "--listen",
@@ -74,12 +74,25 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--until",
         metavar="COND",
         help="a condition that ends the run, like 'return>=475' (the mean of the last 100 "
-        "episodes); 'none' removes a recipe's",
+        "episodes), or 'return/POLICY>=475' where several policies learn; 'none' removes a "
+        "recipe's",
+    )
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, auto")
+
+
+def add_env_args(parser: argparse.ArgumentParser) -> None:
+    """Adds `--env-arg`."""
+    parser.add_argument(
+        "--env-arg",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an argument for the environment's constructor; may be given several times",
     )
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """`--set`, which takes everything else."""
+    """Adds `--set`, which takes every other setting."""
     parser.add_argument(
         "--set",
         action="append",
@@ -91,5 +104,15 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """`--quiet`."""
+    """Adds `--quiet`."""
     parser.add_argument("--quiet", action="store_true", help="print only errors")
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds `--trust`."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the code that a run names even if you did not make the run on this machine; "
+        "without it, such code is listed and the command is refused",
+    )

@@ -1,4 +1,4 @@
-"""What flows between the boxes of a drawn plan, and what stays inside of one."""
+"""The flows of a drawn plan: those between boxes, and those inside one box."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from srl.cli.plan_facts import inference_text, region_bytes, sample_text, size_text
+from srl.cli.plan_facts import inference_text, sample_text
+from srl.launch.plan.memory import region_bytes, size_text
 from srl.workers.wiring import Plan
 
 Kind = Literal["inference", "sample", "weights"]
@@ -24,13 +25,13 @@ class Flow:
 
     @property
     def both_ways(self) -> bool:
-        """Requests go there, replies come back."""
+        """Whether data flows both ways: requests to the target, replies to the source."""
         return self.kind == "inference"
 
 
 def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
-    """Flows between boxes, each once; `box_of` says in which box a process is."""
-    homes = {worker.name: box_of[worker.process] for worker in plan.workers}
+    """The flows between boxes, each once. `box_of` maps a process to its box."""
+    boxes = {worker.name: box_of[worker.process] for worker in plan.workers}
     sizes = region_bytes(plan)
     found: dict[tuple[str, str, str], Flow] = {}
 
@@ -42,19 +43,19 @@ def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
                     found.setdefault((flow.title, source, target), flow)
 
     for key, stream in plan.inference.items():
-        clients = {homes[name] for name in stream.clients}
-        servers = {homes[name] for name in stream.servers}
+        clients = {boxes[name] for name in stream.clients}
+        servers = {boxes[name] for name in stream.servers}
         size = size_text(sizes[f"inference/{key}"])
         detail = f"{stream.carrier} · {inference_text(stream)} · {size}"
         add("inference", stream.policy, clients, servers, detail)
     for name, policy in plan.policies.items():
-        trainers = {homes[w.name] for w in plan.workers if name in w.trains}
-        # Actors follow versions only, to bound policy age.
-        readers = {homes[w.name] for w in plan.workers if name in w.follows and not w.asks}
+        trainers = {boxes[w.name] for w in plan.workers if name in w.trains}
+        # Actors follow only the version, to bound policy age; they read no weights.
+        readers = {boxes[w.name] for w in plan.workers if name in w.follows and not w.asks}
         add("weights", name, trainers, readers, size_text(sizes[f"parameters/{policy.name}"]))
     for key, sample in plan.samples.items():
-        writers = {homes[name] for name in sample.writers}
-        readers = {homes[name] for name in sample.readers}
+        writers = {boxes[name] for name in sample.writers}
+        readers = {boxes[name] for name in sample.readers}
         size = size_text(sizes[f"sample/{key}"])
         times = f"{sample.parts} x " if sample.parts > 1 else ""
         detail = f"{sample.carrier} · {times}{sample_text(sample)} · {times}{size}"
@@ -63,7 +64,7 @@ def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
 
 
 def _merge(flows: list[Flow]) -> list[Flow]:
-    """Requests, or weights, of several policies between the same boxes are one arrow."""
+    """Merges requests, or weights, of several policies between the same boxes into one arrow."""
     merged: dict[tuple[str, ...], Flow] = {}
     for flow in flows:
         key = (flow.kind, flow.source, flow.target)
@@ -79,7 +80,7 @@ def _merge(flows: list[Flow]) -> list[Flow]:
 
 
 def inner_flows(plan: Plan, process: str) -> list[Flow]:
-    """Streams whose ends are all in one process."""
+    """The streams whose ends are all in one process."""
     members = {worker.name for worker in plan.workers if worker.process == process}
     found = [
         Flow(

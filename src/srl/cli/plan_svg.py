@@ -1,8 +1,9 @@
-"""A plan as a drawing: a box for each kind of process, an arrow for each stream between them, and a
-frame around what is on one host where there are several.
+"""Draws a plan: a box for each kind of process, an arrow for each stream between processes, and a
+frame around the boxes of one host where there are several hosts.
 
-Three columns: who steps environments, who answers or works in between, who trains. Streams that
-pass a column get a lane of their own in it, so that no arrow crosses a box.
+The boxes stand in three columns: processes that step environments, processes that answer requests
+or work in between, and processes that train. An arrow that crosses the middle column has a free
+passage between the boxes there, so that no arrow crosses a box.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from srl.cli.plan_facts import envs_text, num_parameters, shared_bytes, size_text
+from srl.cli.plan_facts import envs_text, num_parameters
 from srl.cli.plan_flows import Flow, find_flows, inner_flows
-from srl.launch.places import HOME
+from srl.launch.cluster.node import HEAD_HOST
+from srl.launch.plan.memory import shared_bytes, size_text
 from srl.workers.wiring import Plan, WorkerPlan
 
 BOX_WIDTH, GAP_X, GAP_Y, MARGIN = 250, 190, 26, 32
-HEAD, ROW, LANE, LABEL, TITLE = 40, 40, 50, 40, 74
+HEAD, ROW, PASSAGE, LABEL, TITLE = 40, 40, 50, 40, 74
 FRAME_TOP, FRAME = 38, 12
-"""What a host's frame is wider than its boxes: above, where its name is, and elsewhere."""
+"""Margin between the frame of a host and its boxes: above, where its name is, and elsewhere."""
 COLOURS = {"sample": "#0072B2", "inference": "#009E73", "weights": "#D55E00"}
 _TINTS = {"actor": "#E3F0F9", "policy": "#E2F4EE", "trainer": "#FBE9DD", "evaluator": "#F5E8F0"}
 _OTHER_TINT = "#EFEFEF"
@@ -33,8 +35,8 @@ _STYLE = (
 
 
 @dataclass
-class _Node:
-    """A kind of process, or a lane where a stream passes a column."""
+class _Box:
+    """The box of a kind of process, or the passage of an arrow through the middle column."""
 
     key: str
     column: int
@@ -44,11 +46,11 @@ class _Node:
     processes: list[str] = field(default_factory=list)
     workers: list[WorkerPlan] = field(default_factory=list)
     host: str = ""
-    """Where it is, in words; empty where there is only one host."""
+    """Text about its host or hosts; empty where there is only one host."""
     flow: Flow | None = None
 
-    def is_like(self, other: _Node) -> bool:
-        """Whether both hold the same groups of workers, on different hosts."""
+    def holds_the_same(self, other: _Box) -> bool:
+        """Whether both hold the same groups of workers (on different hosts)."""
         return {w.group for w in self.workers} == {w.group for w in other.workers}
 
     @property
@@ -58,27 +60,29 @@ class _Node:
 
 def draw_plan(plan: Plan, where: Mapping[str, str]) -> str:
     """The drawing as SVG text; `where` is the host of each process."""
-    nodes = _nodes(plan, _host_names(plan, where))
-    flows = find_flows(plan, {p: node.key for node in nodes.values() for p in node.processes})
-    # That trainers on several hosts hear of each other's weights is left out.
-    flows = [flow for flow in flows if not nodes[flow.source].is_like(nodes[flow.target])]
-    columns: list[list[_Node]] = [[], [], []]
-    for node in nodes.values():
-        columns[node.column].append(node)
-    lanes: dict[int, _Node] = {}
+    boxes = _make_boxes(plan, _host_names(plan, where))
+    flows = find_flows(plan, {p: box.key for box in boxes.values() for p in box.processes})
+    # Weights between trainers on several hosts are not drawn.
+    flows = [flow for flow in flows if not boxes[flow.source].holds_the_same(boxes[flow.target])]
+    columns: list[list[_Box]] = [[], [], []]
+    for box in boxes.values():
+        columns[box.column].append(box)
+    passages: dict[int, _Box] = {}
     for flow in flows:
-        if abs(nodes[flow.source].column - nodes[flow.target].column) == 2:
-            lane = _Node(f"lane-{len(lanes)}", 1, LANE, flow=flow)
-            lanes[id(flow)] = lane
-            columns[1].append(lane)
+        if abs(boxes[flow.source].column - boxes[flow.target].column) == 2:
+            passage = _Box(f"passage-{len(passages)}", 1, PASSAGE, flow=flow)
+            passages[id(flow)] = passage
+            columns[1].append(passage)
     columns = [column for column in columns if column]
-    _make_room(flows, nodes)
-    size = _place(columns)
-    parts = [_title(plan, size[0])]
-    parts += [_frame(host, boxes) for column in columns for host, boxes in _runs(column) if host]
-    parts += _arrows(flows, nodes, lanes)
-    parts += [_box(plan, node) for node in nodes.values()]
-    parts.append(_legend(size, {flow.kind for flow in flows}))
+    _fit_heights(flows, boxes)
+    size = _set_positions(columns)
+    parts = [_draw_title(plan, size[0])]
+    parts += [
+        _draw_frame(host, group) for column in columns for host, group in _by_frame(column) if host
+    ]
+    parts += _draw_arrows(flows, boxes, passages)
+    parts += [_draw_box(plan, box) for box in boxes.values()]
+    parts.append(_draw_legend(size, {flow.kind for flow in flows}))
     width, height = size
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -90,7 +94,7 @@ def draw_plan(plan: Plan, where: Mapping[str, str]) -> str:
 
 
 def _host_names(plan: Plan, where: Mapping[str, str]) -> dict[str, str]:
-    """What the frame around each process says. Hosts that hold the same groups share one."""
+    """The name of the frame around each process. Hosts that hold the same groups share a frame."""
     holds: dict[str, set[str]] = {}
     for process, workers in plan.processes.items():
         holds.setdefault(where[process], set()).update(worker.group for worker in workers)
@@ -98,12 +102,12 @@ def _host_names(plan: Plan, where: Mapping[str, str]) -> dict[str, str]:
         return dict.fromkeys(plan.processes, "")
     alike: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
     for host, groups in holds.items():
-        alike.setdefault((host == HOME, tuple(sorted(groups))), []).append(host)
-    names = {host: _together(hosts) for hosts in alike.values() for host in hosts}
+        alike.setdefault((host == HEAD_HOST, tuple(sorted(groups))), []).append(host)
+    names = {host: _hosts_text(hosts) for hosts in alike.values() for host in hosts}
     return {process: names[where[process]] for process in plan.processes}
 
 
-def _together(hosts: list[str]) -> str:
+def _hosts_text(hosts: list[str]) -> str:
     if len(hosts) == 1:
         return f"host {hosts[0]}"
     if len(hosts) == 2:
@@ -111,15 +115,15 @@ def _together(hosts: list[str]) -> str:
     return f"hosts {hosts[0]} … {hosts[-1]} ({len(hosts)})"
 
 
-def _nodes(plan: Plan, hosts: dict[str, str]) -> dict[str, _Node]:
-    """Processes that hold the same groups of workers, on hosts that do, are one box."""
-    found: dict[str, _Node] = {}
+def _make_boxes(plan: Plan, hosts: dict[str, str]) -> dict[str, _Box]:
+    """The boxes. One box has all processes with the same groups of workers in the same frame."""
+    found: dict[str, _Box] = {}
     for process in sorted(plan.processes, key=lambda process: hosts[process]):
         workers = plan.processes[process]
         key = "+".join((*sorted({worker.group for worker in workers}), hosts[process]))
         if key not in found:
             rows, column = len(workers) + len(inner_flows(plan, process)), _column(workers)
-            found[key] = _Node(
+            found[key] = _Box(
                 key, column, HEAD + ROW * rows + 6, workers=workers, host=hosts[process]
             )
         found[key].processes.append(process)
@@ -132,40 +136,40 @@ def _column(workers: list[WorkerPlan]) -> int:
     return 2 if any(worker.trains for worker in workers) else 1
 
 
-def _make_room(flows: list[Flow], nodes: dict[str, _Node]) -> None:
-    """Boxes grow until the arrows at each of their sides have room for their labels."""
+def _fit_heights(flows: list[Flow], boxes: dict[str, _Box]) -> None:
+    """Makes boxes high enough for the labels of the arrows at each side."""
     sides: Counter[tuple[str, bool]] = Counter()
     for flow in flows:
         for here, there in ((flow.source, flow.target), (flow.target, flow.source)):
-            sides[here, nodes[there].column > nodes[here].column] += 1
+            sides[here, boxes[there].column > boxes[here].column] += 1
     for (key, _), count in sides.items():
-        nodes[key].height = max(nodes[key].height, LABEL * count + 12)
+        boxes[key].height = max(boxes[key].height, LABEL * count + 12)
 
 
-def _place(columns: list[list[_Node]]) -> tuple[float, float]:
-    """Puts every box in its place; returns the size of the drawing."""
-    tallest = max(_stack(column, 0.0) for column in columns)
+def _set_positions(columns: list[list[_Box]]) -> tuple[float, float]:
+    """Sets the position of every box; returns the size of the drawing."""
+    tallest = max(_stack_boxes(column, 0.0) for column in columns)
     for number, column in enumerate(columns):
-        _stack(column, TITLE + (tallest - _stack(column, 0.0)) / 2)
-        for node in column:
-            node.x = MARGIN + number * (BOX_WIDTH + GAP_X)
+        _stack_boxes(column, TITLE + (tallest - _stack_boxes(column, 0.0)) / 2)
+        for box in column:
+            box.x = MARGIN + number * (BOX_WIDTH + GAP_X)
     width = 2 * MARGIN + len(columns) * BOX_WIDTH + (len(columns) - 1) * GAP_X
     return max(width, 560.0), TITLE + tallest + 56
 
 
-def _runs(column: list[_Node]) -> list[tuple[str, list[_Node]]]:
-    """The boxes of a column, host by host."""
-    return [(host, list(boxes)) for host, boxes in groupby(column, key=lambda node: node.host)]
+def _by_frame(column: list[_Box]) -> list[tuple[str, list[_Box]]]:
+    """The boxes of a column, grouped by frame."""
+    return [(host, list(boxes)) for host, boxes in groupby(column, key=lambda box: box.host)]
 
 
-def _stack(column: list[_Node], top: float) -> float:
-    """Puts the boxes of a column below each other, from `top` on; returns the height of all."""
+def _stack_boxes(column: list[_Box], top: float) -> float:
+    """Puts the boxes of a column below each other, from `top` on; returns their total height."""
     y = top
-    for host, boxes in _runs(column):
+    for host, boxes in _by_frame(column):
         y += FRAME_TOP if host else 0
-        for node in boxes:
-            node.y = y
-            y += node.height + GAP_Y
+        for box in boxes:
+            box.y = y
+            y += box.height + GAP_Y
         y += FRAME if host else 0
     return y - GAP_Y - top
 
@@ -173,35 +177,35 @@ def _stack(column: list[_Node], top: float) -> float:
 # -- arrows ----------------------------------------------------------------------------------------
 
 
-def _arrows(flows: list[Flow], nodes: dict[str, _Node], lanes: dict[int, _Node]) -> list[str]:
-    """Curves between boxes; those that meet at one side are spread over it."""
+def _draw_arrows(flows: list[Flow], boxes: dict[str, _Box], passages: dict[int, _Box]) -> list[str]:
+    """Draws curves between boxes; the curves at one side of a box are spread over that side."""
     ends: dict[tuple[str, bool], list[tuple[float, int]]] = {}
     for number, flow in enumerate(flows):
         for here, there in ((flow.source, flow.target), (flow.target, flow.source)):
-            right = nodes[there].x > nodes[here].x
-            lane = lanes.get(id(flow))
-            other = (lane or nodes[there]).middle
+            right = boxes[there].x > boxes[here].x
+            passage = passages.get(id(flow))
+            other = (passage or boxes[there]).middle
             ends.setdefault((here, right), []).append((other, number))
     ports: dict[tuple[str, int], float] = {}
     for (key, _), found in ends.items():
-        node = nodes[key]
-        for place, (_, number) in enumerate(sorted(found)):
-            ports[key, number] = node.y + node.height * (place + 1) / (len(found) + 1)
+        box = boxes[key]
+        for position, (_, number) in enumerate(sorted(found)):
+            ports[key, number] = box.y + box.height * (position + 1) / (len(found) + 1)
     paths, labels = [], []
     for number, flow in enumerate(flows):
-        a, b = nodes[flow.source], nodes[flow.target]
+        a, b = boxes[flow.source], boxes[flow.target]
         rightwards = b.x > a.x
         start = (a.x + BOX_WIDTH if rightwards else a.x, ports[a.key, number])
         end = (b.x if rightwards else b.x + BOX_WIDTH, ports[b.key, number])
-        path, label = _arrow(flow, start, end, lanes.get(id(flow)))
+        path, label = _draw_arrow(flow, start, end, passages.get(id(flow)))
         paths.append(path)
         labels.append(label)
-    _push_apart(labels)
-    return paths + [_label(flow, *at) for flow, at in zip(flows, labels, strict=True)]
+    _separate(labels)
+    return paths + [_draw_label(flow, *at) for flow, at in zip(flows, labels, strict=True)]
 
 
-def _push_apart(labels: list[list[float]]) -> None:
-    """Labels in the same gap between columns keep their distance."""
+def _separate(labels: list[list[float]]) -> None:
+    """Moves labels in the same gap between columns apart, so that they do not overlap."""
     for _ in range(20):
         for a in labels:
             for b in labels:
@@ -212,21 +216,23 @@ def _push_apart(labels: list[list[float]]) -> None:
                     down[1] += near / 2
 
 
-def _arrow(
-    flow: Flow, start: tuple[float, float], end: tuple[float, float], lane: _Node | None
+def _draw_arrow(
+    flow: Flow, start: tuple[float, float], end: tuple[float, float], passage: _Box | None
 ) -> tuple[str, list[float]]:
-    """The curve, and the middle of its label."""
+    """The drawn curve, and the middle of its label."""
     (x1, y1), (x2, y2) = start, end
-    if lane is None:
+    if passage is None:
         path, label = _curve(x1, y1, x2, y2, first=True), [(x1 + x2) / 2, (y1 + y2) / 2]
     else:
-        near, far = (lane.x, lane.x + BOX_WIDTH) if x2 > x1 else (lane.x + BOX_WIDTH, lane.x)
-        path = (
-            _curve(x1, y1, near, lane.middle, first=True)
-            + f" L {far:.1f} {lane.middle:.1f}"
-            + _curve(far, lane.middle, x2, y2, first=False)
+        near, far = (
+            (passage.x, passage.x + BOX_WIDTH) if x2 > x1 else (passage.x + BOX_WIDTH, passage.x)
         )
-        label = [lane.x + BOX_WIDTH / 2, lane.middle]
+        path = (
+            _curve(x1, y1, near, passage.middle, first=True)
+            + f" L {far:.1f} {passage.middle:.1f}"
+            + _curve(far, passage.middle, x2, y2, first=False)
+        )
+        label = [passage.x + BOX_WIDTH / 2, passage.middle]
     dash = ' stroke-dasharray="6 4"' if flow.kind == "weights" else ""
     back = f' marker-start="url(#{flow.kind}-back)"' if flow.both_ways else ""
     drawn = (
@@ -237,7 +243,7 @@ def _arrow(
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float, *, first: bool) -> str:
-    """A curve with short straight ends, from which every viewer tells how to turn arrow heads."""
+    """A curve with short straight ends, so that every viewer turns its arrow heads correctly."""
     bend, stub = (x2 - x1) / 2, 10 if x2 > x1 else -10
     move = f"M {x1:.1f} {y1:.1f}" if first else ""
     return (
@@ -246,7 +252,7 @@ def _curve(x1: float, y1: float, x2: float, y2: float, *, first: bool) -> str:
     )
 
 
-def _label(flow: Flow, x: float, y: float) -> str:
+def _draw_label(flow: Flow, x: float, y: float) -> str:
     width = max(len(flow.title) * 7.0, len(flow.detail) * 6.0) + 12
     return (
         f'<rect x="{x - width / 2:.1f}" y="{y - 18:.1f}" width="{width:.1f}" height="36" rx="5" '
@@ -260,7 +266,7 @@ def _label(flow: Flow, x: float, y: float) -> str:
 # -- hosts and boxes -------------------------------------------------------------------------------
 
 
-def _frame(host: str, boxes: list[_Node]) -> str:
+def _draw_frame(host: str, boxes: list[_Box]) -> str:
     x, y = boxes[0].x - FRAME, boxes[0].y - FRAME_TOP
     height = boxes[-1].y + boxes[-1].height + FRAME - y
     return (
@@ -270,35 +276,35 @@ def _frame(host: str, boxes: list[_Node]) -> str:
     )
 
 
-def _box(plan: Plan, node: _Node) -> str:
-    count = len(node.processes)
+def _draw_box(plan: Plan, box: _Box) -> str:
+    count = len(box.processes)
     stack = "".join(
-        f'<rect x="{node.x + 5 * n:.1f}" y="{node.y - 6 * n:.1f}" width="{BOX_WIDTH - 10 * n}" '
-        f'height="{node.height / 2:.1f}" rx="10" fill="white" stroke="#999"/>'
+        f'<rect x="{box.x + 5 * n:.1f}" y="{box.y - 6 * n:.1f}" width="{BOX_WIDTH - 10 * n}" '
+        f'height="{box.height / 2:.1f}" rx="10" fill="white" stroke="#999"/>'
         for n in range(min(count - 1, 2), 0, -1)
     )
-    names = node.processes[0] if count == 1 else f"{node.processes[0]} … {node.processes[-1]}"
+    names = box.processes[0] if count == 1 else f"{box.processes[0]} … {box.processes[-1]}"
     tail = "process" if count == 1 else f"{count} processes"
     parts = [
         stack,
-        f'<rect x="{node.x:.1f}" y="{node.y:.1f}" width="{BOX_WIDTH}" height="{node.height:.1f}" '
+        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{BOX_WIDTH}" height="{box.height:.1f}" '
         'rx="10" fill="#FAFAFA" stroke="#555" stroke-width="1.3"/>',
-        f'<text class="h" x="{node.x + 14:.1f}" y="{node.y + 25:.1f}">{escape(names)}</text>',
-        f'<text class="s e" x="{node.x + BOX_WIDTH - 14:.1f}" y="{node.y + 25:.1f}">{tail}</text>',
+        f'<text class="h" x="{box.x + 14:.1f}" y="{box.y + 25:.1f}">{escape(names)}</text>',
+        f'<text class="s e" x="{box.x + BOX_WIDTH - 14:.1f}" y="{box.y + 25:.1f}">{tail}</text>',
     ]
-    y = node.y + HEAD
-    for worker in node.workers:
+    y = box.y + HEAD
+    for worker in box.workers:
         tint = _TINTS.get(_family(worker), _OTHER_TINT)
         name = worker.name if count == 1 else worker.group
-        parts.append(_row(node.x, y, tint, name, _worker_detail(plan, worker)))
+        parts.append(_draw_row(box.x, y, tint, name, _worker_detail(plan, worker)))
         y += ROW
-    for flow in inner_flows(plan, node.processes[0]):
-        parts.append(_row(node.x, y, "none", flow.title, flow.detail, COLOURS[flow.kind]))
+    for flow in inner_flows(plan, box.processes[0]):
+        parts.append(_draw_row(box.x, y, "none", flow.title, flow.detail, COLOURS[flow.kind]))
         y += ROW
     return "\n".join(part for part in parts if part)
 
 
-def _row(x: float, y: float, tint: str, title: str, detail: str, colour: str = "#222") -> str:
+def _draw_row(x: float, y: float, tint: str, title: str, detail: str, colour: str = "#222") -> str:
     return (
         f'<rect x="{x + 8:.1f}" y="{y:.1f}" width="{BOX_WIDTH - 16}" height="{ROW - 4}" rx="6" '
         f'fill="{tint}"/>'
@@ -309,7 +315,7 @@ def _row(x: float, y: float, tint: str, title: str, detail: str, colour: str = "
 
 
 def _family(worker: WorkerPlan) -> str:
-    """`actor`, `policy`, ... for our own kinds."""
+    """`actor`, `policy`, ... for the kinds of worker that SRL has; empty for others."""
     module = worker.kind.partition(":")[0]
     return module.rpartition(".")[2] if module.startswith("srl.workers.") else ""
 
@@ -327,10 +333,10 @@ def _worker_detail(plan: Plan, worker: WorkerPlan) -> str:
     return f"plays {', '.join(worker.follows)}"
 
 
-# -- around ----------------------------------------------------------------------------------------
+# -- title and legend ------------------------------------------------------------------------------
 
 
-def _title(plan: Plan, width: float) -> str:
+def _draw_title(plan: Plan, width: float) -> str:
     experiment = plan.experiment
     total = shared_bytes(plan)
     memory = f"{size_text(total)} shared memory" if total else "one thread"
@@ -346,7 +352,7 @@ def _title(plan: Plan, width: float) -> str:
     )
 
 
-def _legend(size: tuple[float, float], kinds: set[str]) -> str:
+def _draw_legend(size: tuple[float, float], kinds: set[str]) -> str:
     texts = {
         "inference": "requests and replies",
         "sample": "fragments of trajectories",

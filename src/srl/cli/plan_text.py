@@ -1,4 +1,4 @@
-"""A plan in words: who runs where, what flows between them, and how many bytes that takes."""
+"""A plan as text: where each worker runs, what flows between workers, and the memory it takes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from srl.cli.plan_facts import (
     envs_text,
     inference_text,
     num_parameters,
-    region_bytes,
     sample_text,
-    shared_bytes,
-    size_text,
 )
+from srl.launch.plan.memory import memory_needs, region_bytes, shared_bytes, size_text
 from srl.workers.wiring import Plan, WorkerPlan
 
 _SHOWN = 4
-"""Names of workers that a line spells out."""
+"""At most this many names are written out in a line."""
 
 
 def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
@@ -30,17 +28,20 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
         f"{experiment['name'] or experiment['env']['id']}: layout {experiment['layout']}, "
         f"{experiment['actor']['envs']} environments, device {plan.device}, "
         + (f"{size_text(total)} of shared memory" if total else "no shared memory"),
+        f"memory: {memory_needs(plan)}",
         "",
         "processes",
     ]
     width = max(len(process) for process in plan.processes)
-    far = max(len(host) for host in where.values()) if len(set(where.values())) > 1 else 0
+    host_width = max(len(host) for host in where.values()) if len(set(where.values())) > 1 else 0
     for process, workers in plan.processes.items():
         for number, worker in enumerate(workers):
-            home = process if number == 0 else ""
-            if far:
-                home = f"{where[process] if number == 0 else '':<{far}}  {home:<{width}}"
-            lines.append(f"  {home:<{width}}  {worker.name:<14}  {_does(plan, worker)}")
+            location = process if number == 0 else ""
+            if host_width:
+                location = (
+                    f"{where[process] if number == 0 else '':<{host_width}}  {location:<{width}}"
+                )
+            lines.append(f"  {location:<{width}}  {worker.name:<14}  {_duties(plan, worker)}")
     lines += ["", "inference streams"]
     for key, stream in plan.inference.items():
         lines.append(
@@ -65,20 +66,21 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _does(plan: Plan, worker: WorkerPlan) -> str:
-    said = []
+def _duties(plan: Plan, worker: WorkerPlan) -> str:
+    """What a worker does, which streams it uses, and its threads."""
+    duties = []
     if worker.asks and worker.writes:
         pool = plan.experiment["env"]["threads"]
-        said.append(f"steps {envs_text(plan)}" + (f" on {pool} threads" if pool > 1 else ""))
+        duties.append(f"steps {envs_text(plan)}" + (f" on {pool} threads" if pool > 1 else ""))
     for verb in ("serves", "asks", "reads", "writes", "trains"):
         names = getattr(worker, verb)
         if names:
-            said.append(f"{verb} {_names(names)}")
-    if not said and worker.follows:
-        said.append(f"follows {_names(worker.follows)}")
+            duties.append(f"{verb} {_names(names)}")
+    if not duties and worker.follows:
+        duties.append(f"follows {_names(worker.follows)}")
     if worker.threads > 1:
-        said.append(f"{worker.threads} threads")
-    return ", ".join(said)
+        duties.append(f"{worker.threads} threads")
+    return ", ".join(duties)
 
 
 def _names(names: tuple[str, ...]) -> str:

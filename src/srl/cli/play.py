@@ -1,19 +1,23 @@
-"""`srl eval` and `srl play`: finished policies at play."""
+"""`srl eval` and `srl play`: play episodes with the policies of a run."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from srl.cli.options import Verbs, add_verb, number
-from srl.errors import ConfigError
+from srl.cli.options import Verbs, add_trust, add_verb, number
+from srl.errors import ConfigError, install_command
 
 _EVAL_EXAMPLES = """
 srl eval runs/cartpole --episodes 100
 srl eval runs/cartpole --checkpoint best --json
 srl eval runs/tag --policy 'chaser=runs/a@best' --policy 'runner=runs/b'
 srl eval runs/tictactoe --policy 'player_2=random'
+srl eval runs/tag --checkpoint best:chaser
 """
 
 _PLAY_EXAMPLES = """
@@ -23,21 +27,21 @@ srl play runs/pong --video pong.gif --checkpoint best --episodes 2
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds both verbs."""
+    """Adds `srl eval` and `srl play`."""
     parser = add_verb(verbs, "eval", "play whole episodes and print the returns", _EVAL_EXAMPLES)
     _add_common(parser, episodes=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_eval)
 
-    parser = add_verb(verbs, "play", "film episodes", _PLAY_EXAMPLES)
+    parser = add_verb(verbs, "play", "record a video of episodes", _PLAY_EXAMPLES)
     _add_common(parser, episodes=1)
     parser.add_argument(
         "--video",
         metavar="FILE",
         required=True,
-        help="an .mp4 or .gif; a GIF is written where no encoder is at hand",
+        help="an .mp4 or .gif file; a GIF is written where no video encoder is installed",
     )
-    parser.add_argument("--fps", type=int, default=30, metavar="N", help="pictures per second")
+    parser.add_argument("--fps", type=int, default=30, metavar="N", help="frames per second")
     parser.set_defaults(run=_play)
 
 
@@ -49,46 +53,87 @@ def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
     parser.add_argument(
         "--checkpoint",
         default="latest",
-        metavar="latest|best|VERSION",
-        help="which weights (default: latest)",
+        metavar="latest|best|best:POLICY|NUMBER|vVERSION",
+        help="the checkpoint with the weights: the latest, the best (where several policies learn, "
+        "each has its own best one), the number of a checkpoint (12, as the folders in "
+        "RUN/checkpoints), or a policy version (v340) (default: latest)",
     )
     parser.add_argument(
         "--policy",
         action="append",
         default=[],
-        metavar="NAME=RUN[@CHECKPOINT]",
-        help="puts a policy of another run, or `random`, in the place of policy or agent NAME",
+        metavar="NAME=RUN[@CHECKPOINT[:POLICY]]",
+        help="replace policy or agent NAME by a policy of another run, or by `random`",
     )
-    parser.add_argument("--seed", type=int, default=1_000_000, metavar="N", help="of the episodes")
+    parser.add_argument(
+        "--seed", type=int, default=1_000_000, metavar="N", help="seed of the episodes"
+    )
     parser.add_argument(
         "--explore", action="store_true", help="sample actions as training does, not greedily"
     )
+    add_trust(parser)
 
 
-def _replaced(pairs: list[str]) -> dict[str, str]:
+def _parse_policies(pairs: list[str]) -> dict[str, str]:
+    """The values of `--policy`: which source replaces which policy or agent."""
     found = {}
     for pair in pairs:
         name, _, source = pair.partition("=")
         if not name or not source:
-            raise ConfigError(f"--policy: expected NAME=RUN[@CHECKPOINT], got {pair!r}.")
+            raise ConfigError(f"--policy: expected NAME=RUN[@CHECKPOINT[:POLICY]], got {pair!r}.")
         found[name] = source
     return found
+
+
+class EpisodeProgress:
+    """Shows the progress of a command on stderr: on a terminal in one line that is rewritten,
+    elsewhere in a new line every 10 seconds."""
+
+    def __init__(self, episodes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._episodes = episodes
+        self._now = now
+        self._terminal = sys.stderr.isatty()
+        self._interval = 0.2 if self._terminal else 10.0
+        self._last = now()
+
+    def __call__(self, episodes: int, steps: int) -> None:
+        """Shows the progress. Called after every step of the environments."""
+        if self._now() - self._last < self._interval:
+            return
+        self._last = self._now()
+        text = f"{episodes} of {self._episodes} episodes, {steps:,} steps"
+        # Escape codes: go to the beginning of the line, clear it to its end.
+        print(
+            f"\r{text}\x1b[K" if self._terminal else text,
+            end="" if self._terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def __enter__(self) -> EpisodeProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _eval(args: argparse.Namespace) -> int:
     from srl.run import load
 
-    score = load(args.directory).evaluate(
-        args.episodes,
-        checkpoint=args.checkpoint,
-        policies=_replaced(args.policy),
-        seed=args.seed,
-        explore=args.explore,
-    )
+    with EpisodeProgress(args.episodes) as progress:
+        score = load(args.directory).evaluate(
+            args.episodes,
+            checkpoint=args.checkpoint,
+            policies=_parse_policies(args.policy),
+            seed=args.seed,
+            explore=args.explore,
+            trust=args.trust,
+            on_progress=progress,
+        )
     if args.json:
-        table = {
-            name: {**row, "returns": score.returns[name]} for name, row in score.table().items()
-        }
+        returns = score.by_name()
+        table = {name: {**row, "returns": returns[name]} for name, row in score.table().items()}
         print(json.dumps({"run": args.directory, "checkpoint": args.checkpoint, "policies": table}))
     else:
         print(score)
@@ -98,16 +143,21 @@ def _eval(args: argparse.Namespace) -> int:
 def _play(args: argparse.Namespace) -> int:
     from srl.run import load
 
-    written = load(args.directory).play(
-        args.video,
-        episodes=args.episodes,
-        checkpoint=args.checkpoint,
-        policies=_replaced(args.policy),
-        seed=args.seed,
-        explore=args.explore,
-        fps=args.fps,
-    )
+    with EpisodeProgress(args.episodes) as progress:
+        written = load(args.directory).play(
+            args.video,
+            episodes=args.episodes,
+            checkpoint=args.checkpoint,
+            policies=_parse_policies(args.policy),
+            seed=args.seed,
+            explore=args.explore,
+            trust=args.trust,
+            fps=args.fps,
+            on_progress=progress,
+        )
     if written.suffix != Path(args.video).suffix:
-        print("No video encoder is at hand, so this is a GIF (pip install 'srl[video]' for MP4).")
+        print(
+            f"No video encoder is installed, so this is a GIF. For MP4: {install_command('video')}"
+        )
     print(written)
     return 0

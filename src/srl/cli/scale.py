@@ -1,4 +1,4 @@
-"""`srl scale`: lets workers join or leave a running experiment."""
+"""`srl scale`: changes how many workers a running experiment has."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ srl train pong --layout shared --set actor.max_count=16     (keeps room for more
 srl resume runs/pong --set actor.max_count=16     (makes room in a run that has none)
 """
 _WAIT_SECONDS = 10.0
+"""A run whose status is older has ended. Also how long the command waits for the run's answer."""
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verb."""
+    """Adds `srl scale`."""
     parser = add_verb(verbs, "scale", "change how many workers a running experiment has", _EXAMPLES)
     parser.add_argument("directory", metavar="RUN", help="the run's folder")
     parser.add_argument(
         "counts",
         nargs="+",
         metavar="GROUP=N",
-        help="workers of a group that are to run, at most as many as the run has room for "
-        "(actor.max_count, inference.max_count)",
+        help="the number of workers that a group should have; the run has room for at most "
+        "actor.max_count, inference.max_count",
     )
     parser.set_defaults(run=_scale)
 
 
 def _scale(args: argparse.Namespace) -> int:
     from srl.errors import ConfigError, RunError
-    from srl.launch.scaling import ask_to_scale
-    from srl.launch.status import read_status
+    from srl.launch.run.scaling import ask_to_scale
+    from srl.launch.run.status import read_status
 
     counts = {}
     for text in args.counts:
@@ -44,7 +45,7 @@ def _scale(args: argparse.Namespace) -> int:
         counts[group] = int(number)
     run_dir = Path(args.directory)
     if time.time() - read_status(run_dir).written > _WAIT_SECONDS:
-        raise RunError(f"{run_dir}: expected a run that goes on, got one that has ended.")
+        raise RunError(f"{run_dir}: expected a running experiment, got one that has ended.")
     ask_to_scale(run_dir, counts, _WAIT_SECONDS)
     print(", ".join(f"{group}={count}" for group, count in counts.items()))
     return 0

@@ -1,4 +1,4 @@
-"""`srl plot`, `srl list`, `srl settings` and `srl check`: what there is, and how it looks."""
+"""`srl plot`, `srl list`, `srl settings`, `srl check`: show runs, names, settings, environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-from srl.cli.options import Verbs, add_verb
+from srl.cli.options import Verbs, add_env_args, add_verb
 
 _PLOT_EXAMPLES = """
 srl plot runs/cartpole
@@ -29,41 +29,46 @@ srl check my_env.py:MyEnv --env-arg size=8
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verbs."""
+    """Adds `srl plot`, `srl list`, `srl settings` and `srl check`."""
     parser = add_verb(
         verbs, "plot", "draw return, throughput and policy age of runs", _PLOT_EXAMPLES
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs")
     parser.add_argument(
-        "--output", metavar="FILE", help="a PNG (default: plot.png, in the run if it is one)"
+        "--output",
+        metavar="FILE",
+        help="a PNG (default: plot.png; for one run it is in the folder of the run)",
     )
     parser.set_defaults(run=_plot)
 
     parser = add_verb(
         verbs, "list", "list recipes, algorithms, policies and environments", _LIST_EXAMPLES
     )
-    parser.add_argument("--envs", action="store_true", help="every environment id that works here")
+    parser.add_argument(
+        "--envs",
+        action="store_true",
+        help="list every environment id whose packages and libraries are installed",
+    )
     parser.set_defaults(run=_list)
 
     parser = add_verb(verbs, "settings", "list every setting that --set takes", _SETTINGS_EXAMPLES)
-    parser.add_argument(
-        "target", nargs="?", metavar="RECIPE_OR_ENV_ID", help="whose values are shown"
-    )
-    parser.add_argument("--algorithm", metavar="NAME", help="whose settings are shown")
-    parser.add_argument("--search", metavar="TEXT", help="only those that mention it")
+    parser.add_argument("target", nargs="?", metavar="RECIPE_OR_ENV_ID", help="show its values")
+    parser.add_argument("--algorithm", metavar="NAME", help="show the settings of this algorithm")
+    add_env_args(parser)
+    parser.add_argument("--search", metavar="TEXT", help="only settings that contain this text")
     parser.set_defaults(run=_settings)
 
     parser = add_verb(
-        verbs, "check", "try whether an environment keeps the protocol", _CHECK_EXAMPLES
+        verbs, "check", "test whether an environment follows the protocol", _CHECK_EXAMPLES
     )
     parser.add_argument("env", metavar="ENV", help="an id, module:Class, file.py:Class or recipe")
-    parser.add_argument("--env-arg", action="append", default=[], metavar="K=V", help="an argument")
+    add_env_args(parser)
     parser.set_defaults(run=_check)
 
 
 def _plot(args: argparse.Namespace) -> int:
+    from srl.reporting.plotting import plot_runs
     from srl.run import PLOT_FILE
-    from srl.services.plotting import plot_runs
 
     paths = [Path(run) for run in args.runs]
     default = paths[0] / PLOT_FILE if len(paths) == 1 else Path(PLOT_FILE)
@@ -73,7 +78,7 @@ def _plot(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     if args.envs:
-        from srl.envs.registry import list_envs
+        from srl.envs.listing import list_envs
 
         print("\n".join(list_envs()))
         return 0
@@ -99,6 +104,7 @@ def _list(args: argparse.Namespace) -> int:
         ("envpool:Pong-v5", "EnvPool, many copies stepped by one call"),
         ("pettingzoo:mpe2.simple_tag_v3", "PettingZoo, parallel and turn-based"),
         ("module:Class, file.py:Class", "your own"),
+        ("module:Id-v0, file.py:Id-v0", "your own, registered with Gymnasium"),
     ):
         print(f"  {form:<32}{meaning}")
     return 0
@@ -107,12 +113,12 @@ def _list(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace) -> int:
     from srl.envs.protocol import EnvConfig
     from srl.experiment import Experiment
-    from srl.overrides import list_settings, override
+    from srl.overrides import list_settings, override, parse_pairs
     from srl.recipes.target import find_experiment
 
     experiment = Experiment(env=EnvConfig(id="(required)"))
     if args.target:
-        experiment = find_experiment(args.target)
+        experiment = find_experiment(args.target, parse_pairs(args.env_arg, "--env-arg"))
     if args.algorithm:
         experiment = override(experiment, {"algorithm.name": args.algorithm})
     wanted = (args.search or "").lower()
@@ -135,7 +141,10 @@ def _check(args: argparse.Namespace) -> int:
     env = EnvConfig(id=env.id, args={**env.args, **parse_pairs(args.env_arg, "--env-arg")})
     findings = check_env(env)
     for finding in findings:
-        print(f"{finding.level:<8}{finding.title:<14}{finding.detail}")
+        first, *more = finding.detail.splitlines()
+        print(f"{finding.level:<8}{finding.title:<14}{first}")
+        for line in more:
+            print(f"{'':<22}{line}")
         if finding.level != "ok" and finding.fix:
             print(f"{'':<22}-> {finding.fix}")
     errors = sum(finding.level == "error" for finding in findings)

@@ -1,4 +1,4 @@
-"""`srl status`: every worker of a run with its host, state, speed, waits and restarts."""
+"""`srl status`: shows every worker of a run with its host, state, speed, waits and restarts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from srl.cli.options import Verbs, add_verb
+from srl.errors import printable
 
 if TYPE_CHECKING:
-    from srl.launch.status import HostStatus, Status, WorkerStatus
+    from srl.launch.run.status import HostStatus, RunStatus, WorkerStatus
 
 _EXAMPLES = """
 srl status runs/cartpole
@@ -18,29 +19,33 @@ srl status runs/cartpole --watch
 srl status runs/cartpole --json
 """
 _OLD_SECONDS = 5.0
-"""A status that is older than this is not of a run that goes on."""
+"""If the status is older than this, the run has ended."""
 _WATCH_SECONDS = 1.0
 _SHOWN_WAITS = 2
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verb."""
+    """Adds `srl status`."""
     parser = add_verb(verbs, "status", "list the workers and hosts of a run", _EXAMPLES)
     parser.add_argument("directory", metavar="RUN", help="the run's folder")
-    parser.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C")
-    parser.add_argument("--json", action="store_true", help="as JSON, for programs")
+    parser.add_argument(
+        "--watch", action="store_true", help="print it again every second, until Ctrl-C"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(run=_status)
 
 
 def _status(args: argparse.Namespace) -> int:
+    import json
+
     import msgspec
 
-    from srl.launch.status import read_status
+    from srl.launch.run.status import read_status
 
     while True:
         status = read_status(Path(args.directory))
         if args.json:
-            print(msgspec.json.encode(status).decode())
+            print(json.dumps(json.loads(msgspec.json.encode(status))))
         else:
             print(describe_status(status, time.time()), flush=True)
         if not args.watch:
@@ -49,20 +54,21 @@ def _status(args: argparse.Namespace) -> int:
         print()
 
 
-def describe_status(status: Status, now: float) -> str:
+def describe_status(status: RunStatus, now: float) -> str:
     """A status as lines of text."""
     age = now - status.written
-    when = "" if age < _OLD_SECONDS else f"; not running: this is how it was {age:,.0f} s ago"
-    lines = [
-        f"{status.name}: {status.seconds:,.0f} s, {status.env_steps:,} steps, "
-        f"version {status.policy_version}{when}"
-    ]
+    when = "" if age < _OLD_SECONDS else f"; not running: this was its state {age:,.0f} s ago"
+    from srl.reporting.console import align, policy_table
+
+    lines = [f"{status.name}: {status.seconds:,.0f} s, {status.env_steps:,} steps{when}"]
+    if status.policies:
+        lines += ["", *align(policy_table(status.policies))]
     if status.join:
         lines.append(f"hosts join at {status.join}")
     if status.hosts:
-        lines += ["", *_table(_HOST_TITLES, [_host(host) for host in status.hosts])]
-    lines += ["", *_table(_WORKER_TITLES, [_worker(worker) for worker in status.workers])]
-    return "\n".join(lines)
+        lines += ["", *align([_HOST_TITLES, *map(_host, status.hosts)])]
+    lines += ["", *align([_WORKER_TITLES, *map(_worker, status.workers)])]
+    return printable("\n".join(lines))
 
 
 _HOST_TITLES = (
@@ -74,8 +80,8 @@ _WORKER_TITLES = ("worker", "host", "pid", "state", "rate", "busy", "waits for",
 def _host(host: HostStatus) -> tuple[str, ...]:
     joined = f"{host.joined}x" if host.joined else ""
     waits = {"replies": "wait_requests_ns", "slots": "wait_slots_ns"}
-    seconds = {what: host.gate.get(name, 0) / 1e9 for what, name in waits.items()}
-    counts = {what: n for what, n in host.gate.items() if n and what not in waits.values()}
+    seconds = {what: host.bridge.get(name, 0) / 1e9 for what, name in waits.items()}
+    counts = {what: n for what, n in host.bridge.items() if n and what not in waits.values()}
     return (
         host.name,
         host.state,
@@ -84,7 +90,7 @@ def _host(host: HostStatus) -> tuple[str, ...]:
         joined,
         str(host.processes),
         ", ".join(f"{what} {s:,.1f} s" for what, s in seconds.items() if s >= 0.05),
-        ", ".join(f"{n:,} {what}" for what, n in counts.items()),
+        ", ".join(f"{n:,} {what.removesuffix('_messages')}" for what, n in counts.items()),
     )
 
 
@@ -103,11 +109,3 @@ def _worker(worker: WorkerStatus) -> tuple[str, ...]:
         str(worker.restarts),
         failures,
     )
-
-
-def _table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (titles, *rows)
-    ]

@@ -1,10 +1,10 @@
-"""`srl tune`: the settings that make a run fastest on this machine."""
+"""`srl tune`: searches the settings that make a run fastest on this machine."""
 
 from __future__ import annotations
 
 import argparse
 
-from srl.cli.options import Verbs, add_settings, add_verb
+from srl.cli.options import Verbs, add_env_args, add_settings, add_verb
 
 _EXAMPLES = """
 srl tune cartpole
@@ -16,9 +16,9 @@ srl tune my_env.py:MyEnv --json
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verb."""
+    """Adds `srl tune`."""
     parser = add_verb(
-        verbs, "tune", "search layout, counts and threads that are fastest here", _EXAMPLES
+        verbs, "tune", "search the layout, counts and threads that are fastest here", _EXAMPLES
     )
     parser.add_argument(
         "target",
@@ -37,8 +37,9 @@ def add_verbs(verbs: Verbs) -> None:
         type=float,
         default=4.0,
         metavar="S",
-        help="how long each try is measured, start-up left out (default: 4)",
+        help="how long each attempt is measured, without its start-up (default: 4)",
     )
+    add_env_args(parser)
     add_settings(parser)
     parser.add_argument("--json", action="store_true", help="print one line of JSON, and only that")
     parser.set_defaults(run=_tune)
@@ -54,41 +55,45 @@ def _tune(args: argparse.Namespace) -> int:
     from srl.bench.workloads import WORKLOADS, find_target
     from srl.errors import ConfigError
     from srl.experiment import Experiment
-    from srl.launch.plan import available_cores
+    from srl.launch.plan.build import available_cores
     from srl.overrides import parse_pairs
 
     for name in ("seconds", "window"):
         if getattr(args, name) <= 0:
             raise ConfigError(f"--{name}: expected more than 0, got {getattr(args, name):g}.")
     given = parse_pairs(args.set, "--set")
-    experiment = find_target(args.target, None, given)
+    env_args = parse_pairs(args.env_arg, "--env-arg")
+    experiment = find_target(args.target, None, given, env_args)
 
     def measure(ready: Experiment) -> float:
         return run_trial(ready, seconds=args.window, warmup=1.0).steps_per_second
 
     found = Search()
-    end = "Use"
+    heading = "Use"
     try:
-        whole = search(
+        is_complete = search(
             experiment,
             measure,
-            settle=lambda changed: settled(changed)[0],
+            resolve_settings=lambda changed: settled(changed)[0],
             cores=available_cores(),
             seconds=args.seconds,
             fixed=set(given),
             say=lambda text: print(text, file=sys.stderr, flush=True),
             found=found,
         )
-        if not whole:
-            end = f"Not all was tried in {args.seconds:g} s (--seconds); the best so far"
+        if not is_complete:
+            heading = (
+                f"The search did not finish in {args.seconds:g} s (--seconds); the best so far"
+            )
     except KeyboardInterrupt:
         if not found.attempts:
             raise
-        end = "Interrupted; the best so far"
-    line = command("bench" if args.target in WORKLOADS else "train", args.target, found, given)
+        heading = "Interrupted; the best so far"
+    verb = "bench" if args.target in WORKLOADS else "train"
+    line = command(verb, args.target, found, given, args.env_arg)
     if args.json:
         print(json.dumps(as_record(args.target, line, found)))
     else:
         print(table(found))
-        print(f"\n{end} ({found.gain}):\n  {line}")
+        print(f"\n{heading} ({found.gain}):\n  {line}")
     return 0

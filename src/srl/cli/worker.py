@@ -1,4 +1,4 @@
-"""`srl worker`: joins a run from any machine, and runs there what the run asks for."""
+"""`srl worker`: the host agent, which joins a run and starts its workers on this machine."""
 
 from __future__ import annotations
 
@@ -15,23 +15,31 @@ srl worker --join 10.0.0.1:5555 --key-file join.key --holds actor
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds the verb."""
-    parser = add_verb(verbs, "worker", "join a run and hold workers of it", _EXAMPLES)
+    """Adds `srl worker`."""
+    parser = add_verb(
+        verbs, "worker", "join a run and run workers of it on this machine", _EXAMPLES
+    )
     parser.add_argument(
-        "--join", required=True, metavar="HOST:PORT", help="where the run listens (it says so)"
+        "--join",
+        required=True,
+        metavar="HOST:PORT",
+        help="the address at which the run listens (the run prints it)",
     )
     parser.add_argument(
         "--key-file", required=True, metavar="FILE", help="the run's join key (RUN/keys/join.key)"
     )
     parser.add_argument(
-        "--name", default="", metavar="NAME", help="this host's name; by default the run gives one"
+        "--name",
+        default="",
+        metavar="NAME",
+        help="the name of this host; by default the run chooses it",
     )
     parser.add_argument(
         "--bind",
         default="",
         metavar="ADDRESS[:PORT]",
-        help="this machine's address for the other hosts of the run; by default the one from which "
-        "it reaches the run, and a port that is free",
+        help="the address of this machine for the other hosts of the run; by default the address "
+        "from which it reaches the run, and a free port",
     )
     parser.add_argument(
         "--holds",
@@ -52,7 +60,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from srl.launch.agent import run_agent
+    from srl.launch.cluster.agent import run_agent
 
     return run_agent(
         args.join,

@@ -1,5 +1,5 @@
-"""Fragments side by side: [ticks, rows] each in, one [ticks, B] batch out, with one
-copy per byte."""
+"""Fragments side by side: takes fragments of [ticks, rows] and makes one batch of [ticks, B]. Every
+byte is copied once."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from srl.data.tree import leaves
 
 
 class BatchBuilder:
-    """A batch in preallocated memory that fills fragment by fragment, so that it can grow while
-    another one trains."""
+    """A batch in preallocated memory, filled fragment by fragment, so that it can fill while the
+    trainer learns from another batch."""
 
     def __init__(self, spec: TrajectorySpec, num_items: int) -> None:
         self.spec = spec
         self.num_items = num_items
-        whole = msgspec.structs.replace(
+        batch_spec = msgspec.structs.replace(
             spec, rows=spec.rows * num_items, envs=spec.envs * num_items, cut="fixed"
         )
-        self._batch = whole.allocate()
-        self._ids: list[int] = []
+        self._batch = batch_spec.allocate()
+        self._tickets: list[int] = []
         self.num_env_steps = 0
-        """Environment steps in the fragments that are in."""
+        """Environment steps in the added fragments."""
 
     @property
     def full(self) -> bool:
-        """All fragments are in."""
-        return len(self._ids) == self.num_items
+        """Whether all fragments have been added."""
+        return len(self._tickets) == self.num_items
 
     @property
-    def item_ids(self) -> list[int]:
-        """The fragments that are in, in order."""
-        return self._ids
+    def tickets(self) -> list[int]:
+        """The tickets of the added fragments, in the order in which they were added."""
+        return self._tickets
 
-    def add(self, item_id: int, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
-        """Copies one fragment in; ticks beyond its `length` become inert (not alive, not acted)."""
-        index = len(self._ids)
+    def add(self, ticket: int, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
+        """Copies one fragment in. Ticks beyond its `length` become inert (not alive, not acted)."""
+        index = len(self._tickets)
         for source, target in zip(
             leaves(to_tree(trajectory)), leaves(to_tree(self._batch)), strict=True
         ):
@@ -46,16 +46,17 @@ class BatchBuilder:
             target[:, index * rows : (index + 1) * rows] = source
         if length < self.spec.capacity:
             self._blank(index, length)
-        self._ids.append(item_id)
+        self._tickets.append(ticket)
         self.num_env_steps += num_env_steps
 
     def _blank(self, index: int, length: int) -> None:
-        """Zeros beyond the end: a slot may hold anything there, and NaN survives a mask of 0."""
+        """Writes zeros beyond a fragment's end. A slot may hold anything there, and NaN times a
+        mask of 0 is still NaN."""
         batch, missing = self._batch, self.spec.capacity - length
-        kept = to_tree(batch)
-        states = kept.pop("policy_state")
-        for array in leaves(kept):
-            # Counted from behind, because frame stacks have earlier frames in front.
+        per_tick = to_tree(batch)
+        states = per_tick.pop("policy_state")
+        for array in leaves(per_tick):
+            # Counted from the end, because frame stacks have earlier frames in front.
             width = array.shape[1] // self.num_items
             array[-missing:, index * width : (index + 1) * width] = 0
         for array in leaves(states):
@@ -65,23 +66,23 @@ class BatchBuilder:
         batch.policy_version[length:, columns] = -1
 
     def batch(self) -> SampleBatch:
-        """The full batch. It is a view: valid until `clear`."""
+        """The full batch. It is a view of this builder's memory, valid until `clear`."""
         return SampleBatch(
             data=self._batch,
-            item_ids=np.asarray(self._ids, np.int64),
+            tickets=np.asarray(self._tickets, np.int64),
             burn_in=self.spec.burn_in,
             state_every=self.spec.state_every,
         )
 
     def clear(self) -> None:
         """Makes room for the next batch."""
-        self._ids.clear()
+        self._tickets.clear()
         self.num_env_steps = 0
 
     def state(self) -> dict[str, object]:
-        """What is in so far."""
+        """The fragments added so far, for `restore`."""
         return {
-            "ids": list(self._ids),
+            "ids": list(self._tickets),
             "num_env_steps": self.num_env_steps,
             "arrays": {
                 str(i): array.copy() for i, array in enumerate(leaves(to_tree(self._batch)))
@@ -90,7 +91,7 @@ class BatchBuilder:
 
     def restore(self, state: dict[str, object]) -> None:
         """Continues from `state`."""
-        self._ids = [int(i) for i in state["ids"]]  # type: ignore[attr-defined]
+        self._tickets = [int(i) for i in state["ids"]]  # type: ignore[attr-defined]
         self.num_env_steps = int(state["num_env_steps"])  # type: ignore[call-overload]
         for i, array in enumerate(leaves(to_tree(self._batch))):
             array[...] = state["arrays"][str(i)]  # type: ignore[index]

@@ -1,8 +1,8 @@
-"""Records and states as bytes and back, without pickle.
+"""Turns records and states into bytes and back, without pickle.
 
-On the wire: the header's length (4 bytes), the header (msgpack: each array's path, dtype, shape;
-small values beside them), then the arrays' bytes one after another. In files: safetensors, with the
-rest as JSON beside it.
+Messages have the header's length (4 bytes), the header, then the arrays' bytes one after another.
+The header is msgpack: each array's path, dtype and shape, and small values. Files are safetensors,
+with all other values as JSON in the metadata.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from srl.data.tree import Tree, flatten, unflatten
 from srl.errors import CheckpointError, SpecError
 
 MAX_HEADER_BYTES = 1 << 20
+MAX_STATE_HEADER_BYTES = 1 << 24
+"""Limit for the header of a file of weights; the header of a hundred thousand arrays fits."""
 _DTYPES = {
     name: np.dtype(name)
     for name in (
@@ -47,7 +49,7 @@ _decoder = msgspec.msgpack.Decoder(_Header)
 
 
 def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryview | bytes]:
-    """Frames to send one after another; array bytes are not copied where they are contiguous."""
+    """The message as pieces to send one after another. Contiguous arrays are not copied."""
     flat = {path: _native(array) for path, array in flatten(arrays).items()}
     for path, array in flat.items():
         if array.dtype.name not in _DTYPES:
@@ -62,8 +64,8 @@ def encode(arrays: Tree, values: dict[str, Any] | None = None) -> list[memoryvie
 
 
 def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
-    """Arrays (views of `data`) and values of an encoded message; anything malformed
-    is a SpecError."""
+    """Arrays (views of `data`) and values of an encoded message. A malformed message raises
+    SpecError."""
     data = memoryview(data)
     if len(data) < 4:
         raise SpecError(f"message: expected at least 4 bytes, got {len(data)}. It was cut short.")
@@ -76,7 +78,7 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
         header = _decoder.decode(data[4 : 4 + size])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(
-            f"message: expected a header of arrays and values, got garbage ({error})."
+            f"message: expected a header of arrays and values, got other bytes ({error})."
         ) from None
     flat: dict[str, np.ndarray] = {}
     offset = 4 + size
@@ -84,7 +86,8 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
         dtype = _DTYPES.get(entry.dtype)
         if dtype is None or any(n < 0 for n in entry.shape) or entry.path in flat:
             raise SpecError(
-                f"message: {entry.path!r} has no valid array ({entry.dtype}{list(entry.shape)})."
+                f"message: {entry.path!r}: expected one array of a known dtype and a valid shape, "
+                f"got {entry.dtype}{list(entry.shape)}, or it comes twice."
             )
         count = prod(entry.shape)
         end = offset + count * dtype.itemsize
@@ -95,7 +98,9 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
         try:
             flat[entry.path] = np.ndarray(entry.shape, dtype, data, offset)
         except (ValueError, OverflowError) as error:
-            raise SpecError(f"message: {entry.path!r} has no valid shape ({error}).") from None
+            raise SpecError(
+                f"message: {entry.path!r}: {list(entry.shape)} is not a valid shape ({error})."
+            ) from None
         offset = end
     if offset != len(data):
         raise SpecError(f"message: expected {offset} bytes, got {len(data)}.")
@@ -103,20 +108,20 @@ def decode(data: bytes | memoryview) -> tuple[Tree, dict[str, Any]]:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """The array as its bytes will be read: contiguous, in the byte order of all our machines."""
+    """The array as a reader expects its bytes: contiguous and little-endian."""
     return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
 
 
 def save_state(path: Path, state: Tree) -> None:
     """Writes a worker's state: nested dicts and lists of arrays, bytes, strings, numbers (of any
     size) and None."""
-    arrays, metadata = _apart(state)
+    arrays, metadata = _split_arrays(state)
     save_file(arrays, path, metadata)
 
 
 def dump_state(state: Tree) -> bytes:
-    """What `save_state` would write."""
-    return save(*_apart(state))
+    """The bytes that `save_state` would write."""
+    return save(*_split_arrays(state))
 
 
 def parse_state(data: bytes) -> Tree:
@@ -126,8 +131,8 @@ def parse_state(data: bytes) -> Tree:
     return _restore(json.loads(header["__metadata__"]["tree"]), load(data))
 
 
-def _apart(state: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Arrays by number, and all else as text."""
+def _split_arrays(state: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Splits a state into its arrays, by number, and all other values as JSON text."""
     arrays: dict[str, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
@@ -166,19 +171,51 @@ def load_state(path: Path) -> Tree:
         RecursionError,
     ) as error:
         raise CheckpointError(
-            f"{path.name}: expected a state file, got something unreadable ({error})."
+            f"{path.name}: expected a state file, got a file that cannot be read ({error})."
         ) from error
 
 
+def state_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes, by name, of the arrays in a state file that holds only arrays.
+
+    Only the file's header is read. Raises CheckpointError if the header is too long, or if the file
+    is larger than its arrays.
+    """
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > MAX_STATE_HEADER_BYTES:
+                raise ValueError(
+                    f"its header has {length:,} bytes, the limit is {MAX_STATE_HEADER_BYTES:,}"
+                )
+            header = json.loads(file.read(length))
+        tree = json.loads(header.pop("__metadata__")["tree"])
+        keys = {name: reference["$array"] for name, reference in tree["$dict"]}
+        shapes = {name: tuple(map(int, header[key]["shape"])) for name, key in keys.items()}
+        size, limit = path.stat().st_size, 8 + length + sum(8 * prod(s) for s in shapes.values())
+        if size > limit:
+            raise ValueError(f"it has {size:,} bytes, but its arrays need at most {limit:,}")
+        return shapes
+    except (
+        *(OSError, KeyError, TypeError, ValueError, AttributeError, IndexError),
+        *(struct.error, RecursionError, OverflowError),
+    ) as error:
+        raise CheckpointError(
+            f"{path.name}: expected a state file of arrays, got another file ({error})."
+        ) from None
+
+
 def _restore(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `_split_arrays`. It removes each array that it uses from `arrays`, so no file
+    can become a state that is larger than the file."""
     if not isinstance(value, dict):
         return value
     ((tag, content),) = value.items()
     match tag:
         case "$array":
-            return arrays[content]
+            return _pop_array(arrays, content)
         case "$bytes":
-            return arrays[content].tobytes()
+            return _pop_array(arrays, content).tobytes()
         case "$dict":
             return {_restore(k, arrays): _restore(v, arrays) for k, v in content}
         case "$tuple":
@@ -186,4 +223,10 @@ def _restore(value: Any, arrays: dict[str, np.ndarray]) -> Any:
         case "$list":
             return [_restore(v, arrays) for v in content]
         case _:
-            raise ValueError(f"unknown mark {tag!r}")
+            raise ValueError(f"unknown tag {tag!r}")
+
+
+def _pop_array(arrays: dict[str, np.ndarray], key: str) -> np.ndarray:
+    if key not in arrays:
+        raise ValueError(f"array {key!r} is missing, or the file refers to it twice")
+    return arrays.pop(key)

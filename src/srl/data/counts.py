@@ -1,5 +1,5 @@
-"""Numbers that other processes and hosts tell: bounded, so that whoever adds them up can hold the
-sum in 64 bits."""
+"""Types of the numbers that other processes and hosts send. Their bounds keep sums within 64
+bits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-MOST = 1 << 48
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-"""How many there are, or were."""
-Version = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]
-"""Of weights; -1 is none yet."""
+MAX_COUNT = 1 << 48
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+"""A number of things."""
+Version = Annotated[int, msgspec.Meta(ge=-1, le=MAX_COUNT)]
+"""A version of weights; -1 means that there is none yet."""

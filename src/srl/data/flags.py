@@ -1,4 +1,4 @@
-"""Questions about a few rows of flags, several times faster than numpy's `any` and `all`."""
+"""`any` and `all` for a few rows of flags, several times faster than numpy's."""
 
 from __future__ import annotations
 

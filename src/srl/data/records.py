@@ -1,12 +1,12 @@
 """What travels, in the order of the journey of one observation.
 
 Everything is a batch over *rows*; a row is one agent in one environment. A *group* is the
-environments that an actor steps together, and a *lane* is the rows of a group that one policy
-controls: requests and trajectories are per lane. Rows are env-major, so `[envs, agents]` is a
+environments that an actor steps together. An *agent batch* is the rows of a group that one policy
+controls; each has its own requests and fragments. Rows are env-major, so `[envs, agents]` is a
 reshape. Trees are nested dicts of arrays.
 
     environment ─1 EnvStep─▶ actor ─2 InferenceRequest─▶ policy ─3 InferenceReply─▶ actor
-        ─4 Trajectory─▶ trainer: 5 SampleBatch, 6 TrainResult ─7 Snapshot─▶ policy, and round again
+        ─4 Trajectory─▶ trainer: 5 SampleBatch, 6 TrainResult ─7 Snapshot─▶ policy, and back to 2
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from srl.data.tree import Tree
 
 @dataclass(slots=True)
 class EnvStep:
-    """1. What an environment group shows one lane after a tick. *Made in* `envs/`, *read in*
+    """1. What an environment group shows one agent batch after a tick. *Made in* `envs/`, *read in*
     `workers/actor.py`.
 
     Next-step autoreset: the tick after a final observation shows the first observation of a new
-    episode, with reward 0, and ignores the action of that row.
+    episode, with reward 0. It ignores the row's action.
     """
 
     obs: Tree
-    """[rows, ...] raw observations, one frame where the spec says `stack`."""
+    """[rows, ...] raw observations: a single frame where the spec says `stack`."""
     reward: np.ndarray
     """float32 [rows]: earned since the last tick."""
     terminated: np.ndarray
-    """bool [rows]: this observation is final, and worth nothing more."""
+    """bool [rows]: this observation is final, and its value is 0."""
     truncated: np.ndarray
-    """bool [rows]: this observation is final, but only because time ran out."""
+    """bool [rows]: this observation is final, but only because of a time limit."""
     is_first: np.ndarray
     """bool [rows]: this observation opens an episode."""
     alive: np.ndarray
@@ -44,13 +44,13 @@ class EnvStep:
     """bool [rows]: the agent acts now. Never where the observation is final."""
     action_mask: np.ndarray | None = None
     """bool [rows, choices]: what the agent may do, or None."""
-    state: Tree = None
+    env_state: Tree = None
     """[envs, ...] the environment's global state, or None."""
     metrics: dict[str, np.ndarray] | None = None
     """float [envs] each: declared episode metrics, valid where an episode just ended."""
     quiet: bool = False
-    """True: nothing begins or ends in this tick, every row is alive and acts. Most ticks are so,
-    and cost less if their group says it; False says nothing."""
+    """True: no episode begins or ends in this tick, and every row is alive and acts. Most ticks are
+    quiet, and cost less if the group sets this flag. False promises nothing."""
 
 
 @dataclass(slots=True)
@@ -58,18 +58,18 @@ class InferenceRequest:
     """2. Rows that need an action. *Made in* the actor, *carried by* `streams/inference.py`, *read
     in* the policy worker.
 
-    Rows are packed: only those that act now, or whose truncation needs a value, are in it.
+    Rows are packed: the request has only rows that act now, or whose truncation needs a value.
     """
 
     obs: Tree
     """[rows, ...] as the policy sees them: stacked where the spec says so."""
-    state: Tree
+    policy_state: Tree
     """[rows, ...] policy state, or None. The policy zeroes it where `is_first`."""
     is_first: np.ndarray
     """bool [rows]."""
     explore: np.ndarray
-    """float32 [rows]: 1 samples from the policy, 0 is greedy; what lies between is the policy's to
-    read."""
+    """float32 [rows]: 1 samples from the policy, 0 is greedy. The policy decides what a value in
+    between means."""
     action_mask: np.ndarray | None = None
     """bool [rows, choices] or None."""
 
@@ -81,22 +81,23 @@ class InferenceReply:
 
     action: np.ndarray
     """[rows, ...] as the action spec stores it."""
-    state: Tree
+    policy_state: Tree
     """[rows, ...] the policy state after this step, or None."""
     extras: Tree
-    """[rows, ...] what the algorithm asked for: log_prob and value for PPO."""
+    """[rows, ...] arrays that the algorithm asked for: log_prob and value for PPO."""
     policy_version: int = -1
-    """Learner steps behind the weights that answered."""
+    """The number of learner steps that made the weights of this reply."""
 
 
 @dataclass(slots=True)
 class Trajectory:
-    """4. A fragment of one lane's life, [ticks, rows]. *Made in* `data/trajectory.py` by the actor,
-    *carried by* `streams/sample.py`.
+    """4. A fragment: consecutive ticks of one agent batch, [ticks, rows]. *Made in*
+    `data/trajectory.py` by the actor, *carried by* `streams/sample.py`, *read in* the trainer.
 
-    The final observation of an episode is a tick of its own with reward 0, so along the alive ticks
-    of a row `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is the first of the
-    next fragment; here it only bootstraps. The first `burn_in` ticks only warm up the policy state.
+    The final observation of an episode is a tick of its own with reward 0. So along the alive ticks
+    of a row `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is also the first one
+    of the next fragment; here it only bootstraps. The first `burn_in` ticks only warm up the policy
+    state.
     """
 
     obs: Tree
@@ -111,20 +112,20 @@ class Trajectory:
     alive: np.ndarray
     """bool [ticks, rows]."""
     acted: np.ndarray
-    """bool [ticks, rows]: an action was taken here. No loss ever sees a tick where it was not."""
+    """bool [ticks, rows]: an action was taken here. No loss ever sees a tick without an action."""
     action: np.ndarray
     """[ticks, rows, ...]."""
     reward: np.ndarray
-    """float32 [ticks, rows]: earned by the action of this tick, until the row's next one."""
+    """float32 [ticks, rows]: earned by the action of this tick, until the row's next action."""
     policy_version: np.ndarray
     """int64 [ticks, rows]: -1 where the policy was not asked."""
     extras: Tree
     """[ticks, rows, ...]."""
     policy_state: Tree
-    """[ceil(ticks / state_every), rows, ...] as it was fed in, or None."""
+    """[ceil(ticks / state_every), rows, ...] policy state as it was fed in, or None."""
     action_mask: np.ndarray | None = None
     """bool [ticks, rows, choices] or None."""
-    state: Tree = None
+    env_state: Tree = None
     """[ticks, envs, ...] the environment's global state, or None."""
 
 
@@ -134,16 +135,16 @@ class SampleBatch:
     the algorithm."""
 
     data: Trajectory
-    """Every field with its rows axis as long as all fragments together."""
-    item_ids: np.ndarray
-    """int64 [items]: which stream items these rows came from; feedback (priorities) goes back with
-    them."""
+    """All fragments as one: the rows axis of every field has the rows of all fragments."""
+    tickets: np.ndarray
+    """int64 [fragments]: the ticket of each fragment in its stream. Feedback (priorities) goes back
+    under these tickets."""
     burn_in: int = 0
     """Leading ticks that no loss sees."""
     state_every: int = 1
     """`data.policy_state[i]` belongs to tick `i * state_every`."""
     learner_version: int = -1
-    """The policy version that learns from it; -1 is as old as the data."""
+    """The policy version that learns from this batch; with -1 no data counts as older than it."""
 
     @property
     def num_steps(self) -> int:
@@ -157,7 +158,7 @@ class TrainResult:
 
     metrics: dict[str, float]
     priorities: np.ndarray | None = None
-    """float [items] new priorities in the order of the batch's `item_ids`, or None."""
+    """float [fragments] new priorities in the order of the batch's `tickets`, or None."""
 
 
 @dataclass(slots=True)
@@ -167,4 +168,4 @@ class Snapshot:
 
     policy_version: int
     weights: dict[str, Any] = field(default_factory=dict)
-    """Flat dict of numpy arrays: parameters and buffers, normaliser statistics included."""
+    """Flat dict of numpy arrays: parameters and buffers, including normaliser statistics."""

@@ -1,4 +1,4 @@
-"""What arrays look like before there are any: declared once by the environment and the policy."""
+"""Shapes and dtypes of what travels, declared once by the environment and the policy."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from srl.errors import SpecError
 
 
 class ArraySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Shape and dtype of one leaf for one row."""
+    """Shape and dtype of one leaf of a tree, for one row."""
 
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
     stack: int = 1
-    """Frames that the policy sees at once. Stored once, stacked on read: the policy sees `(stack,
-    *shape)`."""
+    """Frames that the policy sees at once. Each frame is stored once and stacked when read, so the
+    policy sees `(stack, *shape)`."""
     categories: tuple[int, ...] = ()
-    """For integer leaves that count categories: how many each element has (encoders make them
-    one-hot)."""
+    """For integer leaves that hold categories: their number, for each element. Encoders make such
+    leaves one-hot."""
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
@@ -57,9 +57,9 @@ class Box(msgspec.Struct, frozen=True, tag="box"):
 
     shape: tuple[int, ...]
     low: tuple[float | None, ...]
-    """Flat, one per element. JSON has no infinity: what travels as null is -inf here again."""
+    """Flat, one per element. JSON has no infinity: null in a message becomes -inf here."""
     high: tuple[float | None, ...]
-    """Flat, one per element; null is inf."""
+    """Flat, one per element; null becomes inf."""
 
     def __post_init__(self) -> None:
         for name, unbounded in (("low", -math.inf), ("high", math.inf)):
@@ -84,12 +84,12 @@ def action_array(action: ActionSpec) -> ArraySpec:
 
 
 def mask_size(action: ActionSpec) -> int:
-    """Entries in an action mask: one per choice, all choices of all parts side by side."""
+    """The number of entries in an action mask: one for each choice of each part of the action."""
     return sum(mask_parts(action))
 
 
 def mask_parts(action: ActionSpec) -> tuple[int, ...]:
-    """The choices of each part of an action, one after the other in its mask."""
+    """The number of choices of each part of an action. The mask has the parts in this order."""
     match action:
         case Discrete():
             return (action.n,)
@@ -104,7 +104,7 @@ def mask_parts(action: ActionSpec) -> tuple[int, ...]:
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent sees and does. Agents that share a policy have equal specs."""
+    """The observations and actions of one agent. Agents that share a policy have equal specs."""
 
     obs: Any
     """A tree of ArraySpec."""
@@ -123,11 +123,11 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an environment declares, once."""
+    """Everything that an environment declares once, before its first step."""
 
     agents: dict[str, AgentSpec]
     """By agent name, in row order. A single-agent environment has one, named "agent"."""
-    state: Any = None
+    env_state: Any = None
     """A tree of ArraySpec for the environment's global state, or None."""
     metrics: tuple[str, ...] = ()
     """Numbers that the environment reports at the end of an episode, beside return and length."""
@@ -135,12 +135,15 @@ class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
     """True where agents may be alive without acting in a tick."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "state", from_plain(self.state))
+        msgspec.structs.force_setattr(self, "env_state", from_plain(self.env_state))
 
 
-def out_of_reach(spec: EnvSpec) -> str:
-    """What is wrong with the bounds of an environment's actions, if a new policy, which chooses
-    numbers around 0 with a deviation near 1, would see nearly all of them clipped to one bound."""
+def action_bounds_warning(spec: EnvSpec) -> str:
+    """A warning about action bounds that a new policy hardly ever reaches; "" if there are none.
+
+    A new policy chooses numbers around 0 with a deviation near 1. If both bounds are on one side of
+    0, nearly all of these numbers are clipped to the same bound.
+    """
     for name, agent in spec.agents.items():
         if isinstance(agent.action, Box):
             for number, (low, high) in enumerate(
@@ -148,15 +151,15 @@ def out_of_reach(spec: EnvSpec) -> str:
             ):
                 if low is not None and high is not None and (low >= 1.0 or high <= -1.0):
                     return (
-                        f"{name}: action {number} is bounded by [{low:g}, {high:g}], and a new "
-                        "policy chooses around 0: nearly all of its actions are clipped to one "
-                        "bound, whatever it does"
+                        f"{name}: action {number} is bounded by [{low:g}, {high:g}], but a new "
+                        "policy chooses numbers around 0, so nearly all of its actions are clipped "
+                        "to one bound"
                     )
     return ""
 
 
-RESCALE = "Let the environment take actions in [-1, 1] (gymnasium.wrappers.RescaleAction)."
-"""What to do about `out_of_reach`."""
+RESCALE_ADVICE = "Let the environment take actions in [-1, 1] (gymnasium.wrappers.RescaleAction)."
+"""The advice that belongs to a warning of `action_bounds_warning`."""
 
 
 def to_plain(tree: Tree) -> Any:
@@ -165,8 +168,8 @@ def to_plain(tree: Tree) -> Any:
 
 
 def from_plain(plain: Any) -> Tree:
-    """The inverse of `to_plain`; what is a spec tree already stays. A dict with an ArraySpec's keys
-    is a leaf."""
+    """The inverse of `to_plain`. A dict with the keys of an ArraySpec is a leaf; a leaf that is an
+    ArraySpec already stays as it is."""
     if plain is None or isinstance(plain, ArraySpec):
         return plain
     if isinstance(plain, dict) and set(plain) == set(ArraySpec.__struct_fields__):
@@ -175,7 +178,8 @@ def from_plain(plain: Any) -> Tree:
 
 
 def check(value: np.ndarray, spec: ArraySpec, name: str, where: str) -> None:
-    """Raises if `value` ([rows, *shape]) does not fit `spec`; the cheap test of every step."""
+    """Raises SpecError if `value` ([rows, *shape]) does not fit `spec`. It is cheap enough for
+    every step."""
     if value.shape[1:] != spec.shape or value.dtype != spec.dtype:
         got = f"{value.dtype}[{','.join(str(n) for n in value.shape[1:])}]"
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Frame stacks: each frame is stored once and the stack is put together on read."""
+"""Frame stacks: each frame is stored once, and stacks are made when they are read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from srl.data.flags import any_true
 
 
 def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
-    """Which stored frames make up each tick's stack: int64 [ticks, B, stack], oldest first.
+    """The stored frames in each tick's stack, by index: int64 [ticks, B, stack], oldest first.
 
-    `is_first` is [ticks, B]; frames are stored as [ticks + stack - 1, B, ...] with tick t's own
-    frame at t + stack - 1. Frames from before the episode are replaced by its first one.
+    `is_first` is [ticks, B]. Frames are stored as [ticks + stack - 1, B, ...]; the newest frame of
+    tick t is at t + stack - 1. The episode's first frame replaces frames from before the episode.
     """
     ticks = is_first.shape[0]
     tick = np.arange(ticks)[:, None]
@@ -22,13 +22,13 @@ def stack_index(is_first: np.ndarray, stack: int) -> np.ndarray:
 
 
 def push_frame(stacked: np.ndarray, frame: np.ndarray, is_first: np.ndarray) -> None:
-    """Moves a live stack ([rows, stack, ...]) one frame on, in place; a new episode fills it with
-    its first frame."""
-    assert stacked.flags.c_contiguous, "a live stack is moved in place"
+    """Shifts the stacks of an actor ([rows, stack, ...]) by one frame, in place. A new episode
+    fills its row's stack with its first frame."""
+    assert stacked.flags.c_contiguous, "stacks must be contiguous to be shifted in place"
     rows = stacked.reshape(len(stacked), -1)
     size = rows.shape[1] // stacked.shape[1]
     for row in rows:
-        # Along one axis numpy moves overlapping memory in place; along two it copies it first.
+        # Along one axis numpy moves overlapping memory in place; along two axes it makes a copy.
         row[:-size] = row[size:]
     stacked[:, -1] = frame
     if any_true(is_first):

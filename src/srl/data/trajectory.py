@@ -1,9 +1,8 @@
-"""Writing one lane's life into fragments: tick by tick, straight into the memory that the trainer
-reads.
+"""Writes the ticks of one agent batch into fragments, directly into memory that the trainer reads.
 
-The life of a fragment: `open(slot)`, then `observe(step)` and `act(...)` for every tick; `full`
-says that the last tick is written, and `close()` keeps what overlaps with the next fragment in
-private memory, so that the slot can be committed before the next one is claimed.
+Order of calls for a fragment: `open(slot)`, then `observe(step)` and `act(...)` for every tick
+until `full`, then `close()`. `close` copies what overlaps with the next fragment to private memory.
+So the slot can be committed before the next one is claimed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 import numpy as np
 
 from srl.data.flags import all_true, any_true
-from srl.data.layout import Shape, layout_bytes, layout_views
+from srl.data.memory_layout import Shape, layout_bytes, layout_views
 from srl.data.records import EnvStep, Trajectory
 from srl.data.spec import AgentSpec, ArraySpec, action_array, from_plain
 from srl.data.tree import Tree, leaves, tree_map
@@ -23,8 +22,8 @@ from srl.errors import ConfigError
 
 
 class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The shape of a fragment: what the algorithm asks for, what the agent and the
-    policy declare."""
+    """The layout of a fragment: what the algorithm asks for, and what the agent and the policy
+    declare."""
 
     length: int
     """Ticks that a loss may see."""
@@ -32,16 +31,16 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
     envs: int
     agent: AgentSpec
     extras: object = None
-    """Tree of ArraySpec that the policy adds to each reply."""
+    """Tree of ArraySpec for the arrays that the policy adds to each reply."""
     policy_state: object = None
     """Tree of ArraySpec, or None for a policy without state."""
     env_state: object = None
     burn_in: int = 0
     state_every: int = 1
-    """Policy state is stored at every k-th tick."""
+    """Policy state is stored at every tick that is a multiple of this."""
     cut: Literal["fixed", "episode"] = "fixed"
-    """`fixed` cuts at `length` across episode ends; `episode` (one environment per group) also cuts
-    at each end."""
+    """`fixed` cuts only at `length`, across episode ends; `episode` (one environment per group)
+    also cuts at each episode end."""
     turn_based: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +69,7 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.burn_in + self.length + 1
 
     def shapes(self, ticks: int | None = None) -> Trajectory:
-        """The fragment as a record whose leaves are shapes."""
+        """A fragment as a record whose leaves are shapes."""
         ticks = self.capacity if ticks is None else ticks
 
         def per_tick(spec: ArraySpec) -> Shape:
@@ -97,7 +96,7 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
             extras=tree_map(per_tick, self.extras),
             policy_state=tree_map(per_chunk, self.policy_state),
             action_mask=per_tick(mask) if mask else None,  # type: ignore[arg-type]
-            state=tree_map(per_env, self.env_state),
+            env_state=tree_map(per_env, self.env_state),
         )
 
     @property
@@ -119,7 +118,7 @@ _FIELDS = tuple(f.name for f in fields(Trajectory))
 
 
 def to_tree(record: Trajectory) -> dict[str, Tree]:
-    """The record as a tree (its fields as keys)."""
+    """The record as a tree; its fields are the keys."""
     return {name: getattr(record, name) for name in _FIELDS}
 
 
@@ -129,29 +128,29 @@ def from_tree(tree: dict[str, Tree]) -> Trajectory:
 
 
 def copy_trajectory(source: Trajectory, target: Trajectory) -> None:
-    """Copies every field; both are of one spec."""
+    """Copies every field; both trajectories must have the same spec."""
     tree_map(np.copyto, to_tree(target), to_tree(source))
 
 
 class _Arrays:
-    """A trajectory's arrays as lists, so that a tick walks through no trees."""
+    """A trajectory's arrays as lists, so that a tick needs no walk through trees."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         tree = to_tree(trajectory)
         self.obs: list[np.ndarray] = leaves(tree.pop("obs"))
         self.policy_state: list[np.ndarray] = leaves(tree.pop("policy_state"))
         self.per_tick: list[np.ndarray] = leaves(tree)
-        """All others."""
+        """All arrays but those of `obs` and `policy_state`."""
         self.extras: list[np.ndarray] = leaves(trajectory.extras)
-        self.env_state: list[np.ndarray] = leaves(trajectory.state)
+        self.env_state: list[np.ndarray] = leaves(trajectory.env_state)
 
 
 class FragmentWriter:
-    """Writes one lane into one fragment after another.
+    """Writes one agent batch into fragments, one after another.
 
-    An action still waiting for its reward when a fragment is cut (its agent is not on turn) moves
-    to the cut: it becomes the bootstrap of this fragment and the first tick of the next, so that
-    every action is seen once.
+    When a fragment is cut, an action may still wait for its reward, because its agent is not on
+    turn. Such an action moves to the cut: it becomes the bootstrap of this fragment and the first
+    tick of the next one. So every action is learned from once.
     """
 
     def __init__(self, spec: TrajectorySpec) -> None:
@@ -159,43 +158,45 @@ class FragmentWriter:
         self.tick = 0
         self._slot: Trajectory | None = None
         self._fresh = True
+        """Nothing overlaps: this is the first fragment, or an episode's end cut the last one."""
         self._all_acted = False
-        """Whether every row acted at this tick, for certain."""
+        """True: every row acted at this tick. False says nothing."""
         self._last_acted = np.full(spec.rows, -1, np.int64)
         self._arange = np.arange(spec.rows)
         self._state_at_action = tree_map(
             lambda leaf: np.zeros((spec.rows, *leaf.shape), leaf.dtype), spec.policy_state
         )
-        # What overlaps with the next fragment: burn-in, and this fragment's bootstrap tick.
+        # What overlaps with the next fragment: its burn-in, and this fragment's bootstrap tick.
         self._carry = spec.allocate(spec.burn_in + 1)
         self._carry.policy_version.fill(-1)
         self._depths: list[int] = [leaf.stack - 1 for leaf in leaves(spec.agent.obs)]
-        self._kept = self._arrays = _Arrays(self._carry)
-        self._known: dict[int, tuple[Trajectory, _Arrays]] = {}
+        self._carry_arrays = self._arrays = _Arrays(self._carry)
+        self._arrays_by_slot: dict[int, tuple[Trajectory, _Arrays]] = {}
 
     @property
     def is_open(self) -> bool:
-        """Whether a slot is being written."""
+        """Whether a fragment is being written."""
         return self._slot is not None
 
     @property
     def slot(self) -> Trajectory:
-        """The fragment being written."""
+        """The slot of the fragment that is being written."""
         assert self._slot is not None, "no fragment is open"
         return self._slot
 
     @property
     def overlaps(self) -> bool:
-        """The first tick of the fragment that is open is the last one of the fragment before."""
+        """Whether the open fragment begins with the last tick of the one before; valid until its
+        first `observe`."""
         return not self._fresh
 
     @property
     def full(self) -> bool:
-        """The last tick is observed; its reply closes the fragment."""
+        """Whether the last tick was observed; close the fragment after this tick's reply."""
         return self.tick == self.spec.capacity - 1 or self._cuts_here()
 
     def _cuts_here(self) -> bool:
-        """Whether an episode that the spec wants cut ends with this tick."""
+        """Whether the spec wants a cut at episode ends, and an episode ends with this tick."""
         if self.spec.cut != "episode":
             return False
         slot, t = self.slot, self.tick
@@ -203,32 +204,34 @@ class FragmentWriter:
         return any_true(final) and all_true(final | ~slot.alive[t])
 
     def open(self, slot: Trajectory) -> None:
-        """Starts a fragment in a claimed slot, with what overlaps from the one before."""
-        self._use(slot)
+        """Starts a fragment in a claimed slot, with the ticks that overlap with the one before."""
+        self._set_slot(slot)
         slot.policy_version.fill(-1)
         slot.reward.fill(0.0)
-        # As in a quiet tick, so that one need not write them.
+        # The values of a quiet tick: quiet ticks do not write their flags.
         slot.acted.fill(True)
         slot.alive.fill(True)
         for flags in (slot.is_first, slot.terminated, slot.truncated):
             flags.fill(False)
-        self._copy_overlap(self._kept, 0, self._arrays, 0)
+        self._copy_overlap(self._carry_arrays, 0, self._arrays, 0)
         self.tick = self.spec.burn_in
-        # Only what is in this fragment can still earn reward: at most the action that moved here.
+        # Only an action in this fragment can still earn reward: at most the one that moved here.
         self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
 
-    def _use(self, slot: Trajectory) -> None:
-        """Slots come round again and again; their arrays are listed once."""
+    def _set_slot(self, slot: Trajectory) -> None:
+        """Makes `slot` the open one. The same slots come again, so their arrays are listed once."""
         self._slot = slot
-        known = self._known.get(id(slot))
+        known = self._arrays_by_slot.get(id(slot))
         if known is None:
-            known = self._known[id(slot)] = (slot, _Arrays(slot))
+            known = self._arrays_by_slot[id(slot)] = (slot, _Arrays(slot))
         self._arrays = known[1]
 
     def observe(self, step: EnvStep, policy_state: list[np.ndarray]) -> None:
-        """Writes the observation of the next tick (the very first call writes the first tick), and
-        the leaves of the policy state that its request is fed with. Its reward was earned by what
-        was done before: by the last tick's action, or by the row's last one where it did not act.
+        """Writes the next tick: its observation, and the leaves of the policy state that its
+        request is fed with. Without an overlap the first call writes the first tick.
+
+        The step's reward goes to the action that earned it: to the action of the tick before, or to
+        the row's last action where it did not act in that tick.
         """
         slot, arrays = self.slot, self._arrays
         self._reward(step.reward)
@@ -247,10 +250,10 @@ class FragmentWriter:
         if slot.action_mask is not None and step.action_mask is not None:
             slot.action_mask[t] = step.action_mask
         if arrays.env_state:
-            for to, new in zip(arrays.env_state, leaves(step.state), strict=True):
+            for to, new in zip(arrays.env_state, leaves(step.env_state), strict=True):
                 to[t] = new
         if policy_state:
-            self._feed(policy_state)
+            self._write_policy_state(policy_state)
 
     def _write_flags(self, step: EnvStep) -> None:
         slot, t = self.slot, self.tick
@@ -260,15 +263,15 @@ class FragmentWriter:
         slot.alive[t] = step.alive
         slot.acted[t] = step.turn
         if not all_true(step.turn):
-            # Nobody is asked for some of these rows; what is stored for them is plain zeros.
+            # Some of these rows get no reply. They hold zeros.
             slot.action[t] = 0
             for to in self._arrays.extras:
                 to[t] = 0
         if self.spec.turn_based:
-            # Where an episode begins, no action has been taken yet that could earn its rewards.
+            # Where an episode begins, no action has been taken yet that could earn reward.
             self._last_acted[step.is_first] = -1
 
-    def _feed(self, policy_state: list[np.ndarray]) -> None:
+    def _write_policy_state(self, policy_state: list[np.ndarray]) -> None:
         if self.tick % self.spec.state_every == 0:
             index = self.tick // self.spec.state_every
             for to, new in zip(self._arrays.policy_state, policy_state, strict=True):
@@ -285,8 +288,8 @@ class FragmentWriter:
         policy_version: int,
         rows: np.ndarray | None,
     ) -> None:
-        """Writes the reply to this tick's request (of `extras` the leaves); `rows` says which rows
-        it holds (None: all)."""
+        """Writes the reply to this tick's request. `extras` are the leaves of its extras; `rows`
+        are the rows that it has (None: all)."""
         slot, t = self.slot, self.tick
         at = t if rows is None else (t, rows)
         slot.action[at] = action
@@ -308,7 +311,7 @@ class FragmentWriter:
         slot.reward[self._last_acted[earned], self._arange[earned]] += reward[earned]
 
     def close(self) -> int:
-        """Ends the fragment: keeps the overlap, and returns how many ticks were written."""
+        """Closes the fragment: keeps the overlap, and returns the number of ticks written."""
         slot, length = self.slot, self.tick + 1
         if self.spec.turn_based:
             self._move_open_actions()
@@ -321,7 +324,7 @@ class FragmentWriter:
             self._carry.policy_version.fill(-1)
         else:
             start = length - 1 - self.spec.burn_in
-            self._copy_overlap(self._arrays, start, self._kept, 0)
+            self._copy_overlap(self._arrays, start, self._carry_arrays, 0)
             self._hide_earlier_episodes(slot.is_first[: start + 1])
         self._slot = None
         return length
@@ -331,13 +334,13 @@ class FragmentWriter:
         waiting = slot.alive[t] & ~slot.acted[t] & ~slot.terminated[t] & ~slot.truncated[t]
         record = to_tree(slot)
         states = record.pop("policy_state")
-        record.pop("state")
+        record.pop("env_state")
         every = self.spec.state_every
         for row in np.flatnonzero(waiting & (self._last_acted >= 0)):
             at = int(self._last_acted[row])
             for array in leaves(record):
                 array[t, row] = array[at, row]
-            # From here to the cut nothing happens any more, so nothing moves the policy's state.
+            # Ticks from `at` to the cut become not alive: nothing changes the policy state there.
             for array, fed in zip(leaves(states), leaves(self._state_at_action), strict=True):
                 array[-(-at // every) : t // every + 1, row] = fed[row]
             for flag in (slot.acted, slot.alive, slot.is_first):
@@ -346,17 +349,17 @@ class FragmentWriter:
             slot.reward[at:t, row] = 0.0
 
     def _first_frames(self, observed: list[np.ndarray]) -> None:
-        """A life starts with its first frame all through the stack."""
+        """Fills the stack with the first frame, where nothing came before."""
         for to, new, depth in zip(self._arrays.obs, observed, self._depths, strict=True):
             to[self.tick : self.tick + depth] = new
 
     def _hide_earlier_episodes(self, is_first: np.ndarray) -> None:
-        """Frames in front of the overlap that are of an earlier episode become the first frame of
-        this one, for the next fragment does not show where it began."""
+        """Replaces frames of an earlier episode in front of the overlap by this episode's first
+        frame. The next fragment needs this if it lacks the tick where the episode began."""
         if not any(self._depths):
             return
         ago = is_first[::-1].argmax(axis=0)
-        for frames, depth in zip(self._kept.obs, self._depths, strict=True):
+        for frames, depth in zip(self._carry_arrays.obs, self._depths, strict=True):
             for row in np.flatnonzero(is_first.any(axis=0) & (ago < depth)):
                 first = depth - ago[row]
                 frames[:first, row] = frames[first, row]
@@ -372,7 +375,7 @@ class FragmentWriter:
             b[at // every : at // every + chunks] = a[start // every : start // every + chunks]
 
     def state(self) -> dict[str, Tree]:
-        """All that a later `restore` needs, the open fragment included."""
+        """Everything that `restore` needs, including the open fragment."""
         return {
             "tick": self.tick,
             "fresh": self._fresh,
@@ -383,7 +386,7 @@ class FragmentWriter:
         }
 
     def restore(self, state: dict[str, Tree], slot: Trajectory | None) -> None:
-        """Continues from `state`; `slot` is a newly claimed one if a fragment was open."""
+        """Continues from `state`; `slot` is the slot for the fragment if one was open."""
         self.tick, self._fresh = state["tick"], state["fresh"]
         self._all_acted = False
         self._last_acted = state["last_acted"].copy()
@@ -391,5 +394,5 @@ class FragmentWriter:
         tree_map(np.copyto, to_tree(self._carry), state["carry"])
         self._slot = None
         if slot is not None:
-            self._use(slot)
+            self._set_slot(slot)
             tree_map(np.copyto, to_tree(slot), state["open"])

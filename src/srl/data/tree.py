@@ -16,13 +16,13 @@ from srl.errors import SpecError
 Tree = Any
 """A leaf, or a dict of trees."""
 MAX_DEPTH = 64
-"""Levels of a tree that is put together from paths."""
+"""Limit on the levels of a tree that `unflatten` builds."""
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Applies `function` to every leaf (and to the leaves at the same places in `rest`)."""
+    """Applies `function` to every leaf, together with the leaves at the same paths in `rest`."""
     if isinstance(tree, np.ndarray):
-        # The common case, one array, without the walk.
+        # The common case: a single array needs no walk through a tree.
         return function(tree, *rest)
     return optree.tree_map(function, tree, *rest)
 
@@ -64,6 +64,6 @@ def unflatten(flat: dict[str, Any]) -> Tree:
             if not isinstance(node, dict):
                 raise SpecError(f"tree: the path {path!r} goes through a leaf.")
         if last in node:
-            raise SpecError(f"tree: expected a leaf at {path!r}, got branches there too.")
+            raise SpecError(f"tree: expected a leaf at {path!r}, got a subtree there, too.")
         node[last] = leaf
     return tree

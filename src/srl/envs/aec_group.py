@@ -1,9 +1,10 @@
-"""PettingZoo AEC environments: agents take turns, and a tick is one turn.
+"""PettingZoo AEC environments as a group: agents take turns, and a tick is one turn.
 
-In each tick only the selected agent has `turn`. Every reward comes out once, in the tick in which
-it was earned. An agent's final observation is shown in the tick in which it is done; the empty
-steps that PettingZoo asks of the dead are made here. All agents open their episode at the reset,
-also those whose first turn comes later; rows that are not on turn show what they saw last.
+In each tick only the selected agent has `turn`. Every reward is reported once, in the tick in
+which it was earned. An agent's final observation is shown in the tick in which the agent is done.
+PettingZoo asks for empty steps of agents that are done; the group makes these steps. All agents
+open their episode at the reset, also those whose first turn comes later. A row that is not on turn
+keeps its last observation.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import numpy as np
 from srl.data.records import EnvStep
 from srl.data.tree import Tree
 from srl.envs.buffers import env_error
-from srl.envs.gym_group import env_raised, picture_of
-from srl.envs.protocol import Lanes, OnCall
-from srl.envs.team import Team, may_have_masks, team_spaces, team_spec
+from srl.envs.gym_group import close_all, env_raised, picture_of
+from srl.envs.multi_agent import TeamRows, may_have_masks, team_spaces, team_spec
+from srl.envs.protocol import OnCall, PolicyAgents
 from srl.errors import EnvError
+from srl.tracebacks import USER_ERRORS
 
 
 class AecGroup:
@@ -27,7 +29,7 @@ class AecGroup:
     def __init__(
         self,
         envs: list[Any],
-        lanes: Lanes | None,
+        policy_agents: PolicyAgents | None,
         on_call: OnCall,
         *,
         max_episode_steps: int = 0,
@@ -42,11 +44,11 @@ class AecGroup:
             infos = dict(envs[0].infos)
         self.spec = team_spec(envs[0], first_infos=infos, turn_based=True)
         self.spaces = team_spaces(envs[0])
-        self._team = Team(envs[0], self.spec, lanes, self.num_envs)
-        self.lanes = self._team.lanes
+        self._team = TeamRows(envs[0], self.spec, policy_agents, self.num_envs)
+        self.policy_agents = self._team.policy_agents
         self._names = {str(agent): agent for agent in envs[0].possible_agents}
         self._playing: list[list[str]] = [[] for _ in envs]
-        self._gone: list[set[str]] = [set() for _ in envs]
+        self._done_agents: list[set[str]] = [set() for _ in envs]
         self._elapsed = [0] * self.num_envs
 
     def reset(self, seed: int) -> dict[str, EnvStep]:
@@ -57,7 +59,7 @@ class AecGroup:
         return self._team.steps("reset")
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
-        """Plays one turn in every environment; those without players reset instead."""
+        """Plays one turn in every environment; an environment without players resets instead."""
         team = self._team
         batches = team.env_actions(actions)
         team.begin_tick()
@@ -74,10 +76,10 @@ class AecGroup:
         env, team = self._envs[index], self._team
         self._call(index, "reset", lambda: env.reset(seed=seed))
         team.begin_episode(index)
-        self._gone[index].clear()
+        self._done_agents[index].clear()
         self._elapsed[index] = 0
         self._playing[index] = []
-        self._welcome(index, env, "reset")
+        self._enter_new_agents(index, env, "reset")
         if not self._playing[index]:
             raise env_error(
                 "agents: expected at least one after a reset, got none",
@@ -90,17 +92,17 @@ class AecGroup:
 
     def _play(self, index: int, env: Any, action: Any) -> None:
         team, playing = self._team, self._playing[index]
-        for name in self._gone[index]:
+        for name in self._done_agents[index]:
             team.leave(index, name)
         self._call(index, "step", lambda: env.step(action))
         self._elapsed[index] += 1
         for name in playing:
             team.earn(index, name, env.rewards.get(self._names[name], 0.0))
         infos = dict(env.infos)
-        self._bury(index, env)
-        while self._playing[index] and self._is_dead(env, env.agent_selection):
+        self._finish_done_agents(index, env)
+        while self._playing[index] and self._is_done(env, env.agent_selection):
             self._call(index, "step", lambda: env.step(None))
-            self._bury(index, env)
+            self._finish_done_agents(index, env)
         out_of_time = bool(self._limit) and self._elapsed[index] >= self._limit
         if out_of_time:
             for name in self._playing[index]:
@@ -110,20 +112,20 @@ class AecGroup:
         if not self._playing[index]:
             team.read_metrics(index, infos, out_of_time=out_of_time)
             return
-        self._welcome(index, env, "step")
+        self._enter_new_agents(index, env, "step")
         selected = str(env.agent_selection)
         self._show(index, env, selected)
         team.take_turn(index, selected)
 
-    def _bury(self, index: int, env: Any) -> None:
-        """Shows the final observation of all who are newly done, before PettingZoo removes them."""
+    def _finish_done_agents(self, index: int, env: Any) -> None:
+        """Shows the final observation of newly done agents, before PettingZoo removes them."""
         playing = []
         for name in self._playing[index]:
             agent = self._names[name]
-            if self._is_dead(env, agent):
+            if self._is_done(env, agent):
                 self._show(index, env, name)
                 self._team.finish(index, name, terminated=env.terminations[agent])
-                self._gone[index].add(name)
+                self._done_agents[index].add(name)
             elif agent not in env.agents:
                 raise env_error(
                     f"agents: expected {agent!r} to be terminated or truncated before it leaves, "
@@ -136,8 +138,8 @@ class AecGroup:
                 playing.append(name)
         self._playing[index] = playing
 
-    def _welcome(self, index: int, env: Any, call: str) -> None:
-        known = self._gone[index].union(self._playing[index])
+    def _enter_new_agents(self, index: int, env: Any, call: str) -> None:
+        known = self._done_agents[index].union(self._playing[index])
         for agent in env.agents:
             name = str(agent)
             if name not in known:
@@ -153,18 +155,18 @@ class AecGroup:
     def _observe(self, index: int, env: Any, agent: Any) -> Any:
         try:
             return env.observe(agent)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, index, "observe") from error
 
     def _call(self, index: int, name: str, call: Any) -> None:
         self._on_call(name, index)
         try:
             call()
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, index, name) from error
 
     @staticmethod
-    def _is_dead(env: Any, agent: Any) -> bool:
+    def _is_done(env: Any, agent: Any) -> bool:
         return bool(env.terminations.get(agent, False) or env.truncations.get(agent, False))
 
     def render(self, index: int) -> np.ndarray:
@@ -172,15 +174,14 @@ class AecGroup:
         return picture_of(self._envs[index], index)
 
     def state(self) -> Tree | None:
-        """None: PettingZoo has no way to ask for it (its `state()` is a view, not all)."""
+        """None: PettingZoo offers no exact state (its `state()` is a view, not everything)."""
         return None
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
-        """Never called with a state, because there is none."""
+        """Always raises, because there is no state to restore."""
         raise EnvError("restore: PettingZoo environments have no states. Start from reset.")
 
     def close(self) -> None:
         """Closes all environments."""
         envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+        close_all(envs)

@@ -1,7 +1,8 @@
-"""Atari games the way the field compares them: 84x84 gray frames, four per step, 30 no-ops.
+"""Atari games as papers compare them: 84x84 gray frames, four per step, up to 30 no-ops.
 
-One frame travels per step; the four that a policy sees are stacked by the system (`frame_stack`).
-Rewards are the game's own. Sticky actions are as likely as the id says (0.25 in `ALE/...-v5`).
+The environment returns one frame per step. The system stacks the four that a policy sees
+(`frame_stack`). Rewards are the game's own. The id says how likely sticky actions are (0.25 in
+`ALE/...-v5`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _PREPROCESSING = (
 class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
     """Repeats the last frame's action with some probability, as ALE itself would.
 
-    ALE's saved states leave its last action out, so a run could not continue exactly; ours is kept.
+    A saved state of ALE leaves out its last action, so a run could not continue exactly. The state
+    of this wrapper holds it.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], probability: float) -> None:
@@ -50,7 +52,7 @@ class StickyActions(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc
 
 
 class AtariFrames(AtariPreprocessing):  # type: ignore[misc]
-    """Gymnasium's preprocessing, saying that its frames are to be stacked."""
+    """Gymnasium's Atari preprocessing; `frame_stack` tells the system to stack its frames."""
 
     def __init__(
         self, env: gymnasium.Env[Any, Any], *, stack: int = 4, **preprocessing: Any
@@ -60,7 +62,7 @@ class AtariFrames(AtariPreprocessing):  # type: ignore[misc]
 
 
 def make_atari(id: str, *, render_mode: str | None = None, **args: Any) -> gymnasium.Env[Any, Any]:
-    """One game; settings of the preprocessing and of the game are told apart by their names."""
+    """Makes one game; the names in `args` tell preprocessing settings from settings of the game."""
     preprocessing = {key: args.pop(key) for key in ("stack", *_PREPROCESSING) if key in args}
     if isinstance(preprocessing.get("screen_size"), list):
         preprocessing["screen_size"] = tuple(preprocessing["screen_size"])
@@ -83,7 +85,7 @@ def make_atari(id: str, *, render_mode: str | None = None, **args: Any) -> gymna
 
 
 class AtariVectorFrames(VectorObservationWrapper):  # type: ignore[misc]
-    """ALE's own vector environment with stacks of one frame, as single frames to be stacked."""
+    """ALE's vector environment with stacks of one frame; the system stacks its single frames."""
 
     def __init__(self, vector: gymnasium.vector.VectorEnv[Any, Any, Any], stack: int) -> None:
         super().__init__(vector)
@@ -92,5 +94,5 @@ class AtariVectorFrames(VectorObservationWrapper):  # type: ignore[misc]
         self.single_observation_space = Box(frames.low[0], frames.high[0], dtype=frames.dtype.type)
 
     def observations(self, observations: Any) -> Any:
-        """[envs, 1, ...] as [envs, ...]."""
+        """Drops the stack axis: [envs, 1, ...] becomes [envs, ...]."""
         return observations[:, 0]

@@ -1,11 +1,11 @@
-"""Memory that a group writes its observations into, and the checks that every tick pays for.
+"""Memory that a group writes its observations into, and the checks of every tick.
 
-Checks are on whole batches; only when one fails is the environment that broke its space looked for.
+A check looks at all rows at once. If it fails, it then looks for the row that broke its space.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -19,7 +19,15 @@ from srl.errors import EnvError
 
 
 class BadObservation(Exception):
-    """An observation does not fit its space; the group, which knows where, makes it an EnvError."""
+    """An observation does not fit its space; the group adds where, and raises an EnvError."""
+
+
+class BrokenRow(NamedTuple):
+    """A row whose observation no network can use."""
+
+    row: int
+    problem: str
+    fix: str
 
 
 class _Leaf:
@@ -34,14 +42,17 @@ class _Leaf:
         self.dtype = np.dtype(space.dtype)
         self.start: Any = getattr(space, "start", 0)
         self.offset = bool(np.any(self.start))
-        self.counts = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        self.is_category = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
         self.is_float = self.array.dtype.kind == "f"
-        self._finite = np.zeros(self.array.shape if self.is_float else 0, bool)
+        # Read as unsigned, negative numbers are too large as well: one comparison finds both.
+        sizes = np.array(spec.categories or 0, np.uint64)
+        self._sizes = sizes.reshape(spec.shape) if self.is_category else sizes
+        self._valid = np.zeros(self.array.shape if self.is_float or self.is_category else 0, bool)
         box = space if isinstance(space, spaces.Box) else None
         self.may_be_inf = None if box is None else np.isinf(box.low) | np.isinf(box.high)
 
     def write(self, row: int, value: Any) -> None:
-        """Copies one observation in; its shape is compared, because assignment would broadcast."""
+        """Copies one observation in. Checks its shape, because assignment would broadcast."""
         if type(value) is not np.ndarray or value.dtype != self.dtype or value.shape != self.shape:
             value = self.fit(np.asarray(value), self.shape)
         self.array[row] = value - self.start if self.offset else value
@@ -54,8 +65,8 @@ class _Leaf:
         self.array[...] = values - self.start if self.offset else values
 
     def fit(self, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """The value, if its shape is right and its dtype casts without loss (but floats narrow)."""
-        if self.counts:
+        """The value, if its shape is right and its dtype casts without loss (floats may narrow)."""
+        if self.is_category:
             castable = value.dtype.kind in "iu"
         elif self.is_float:
             castable = np.can_cast(value.dtype, self.array.dtype, "same_kind")
@@ -63,14 +74,18 @@ class _Leaf:
             castable = np.can_cast(value.dtype, self.array.dtype, "safe")
         if value.shape != shape or not castable:
             raise BadObservation(
-                f"{self.name}: expected {_text(self.dtype, shape)}, "
-                f"got {_text(value.dtype, value.shape)}"
+                f"{self.name}: expected {_dtype_text(self.dtype, shape)}, "
+                f"got {_dtype_text(value.dtype, value.shape)}"
             )
         return value
 
-    def broken_row(self) -> tuple[int, str] | None:
+    def broken_row(self) -> BrokenRow | None:
+        """The first row with a number that is not finite, or a category that does not exist."""
+        return self._unknown_category() if self.is_category else self._not_finite()
+
+    def _not_finite(self) -> BrokenRow | None:
         """The first row that holds NaN, or infinity where the space has a bound."""
-        finite = np.isfinite(self.array, out=self._finite)
+        finite = np.isfinite(self.array, out=self._valid)
         if all_true(finite):
             return None
         bad = np.isnan(self.array)
@@ -78,25 +93,37 @@ class _Leaf:
             bad |= ~finite & ~self.may_be_inf
         if not bad.any():
             return None
-        place = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        at = ",".join(str(int(i)) for i in place[1:])
-        found = self.array[place]
-        return int(place[0]), f"{self.name}: expected finite numbers, got {found} at [{at}]"
+        position = _first(bad)
+        problem = f"{self.name}: expected finite numbers, got {self.array[position]}{_at(position)}"
+        return BrokenRow(position[0], problem, FIX_NUMBERS)
+
+    def _unknown_category(self) -> BrokenRow | None:
+        """The first row that holds a category outside the space."""
+        known = np.less(self.array.view(np.uint64), self._sizes, out=self._valid)
+        if all_true(known):
+            return None
+        position = _first(~known)
+        least = int(np.broadcast_to(self.start, self.shape)[position[1:]])
+        most = least + int(self._sizes[position[1:]]) - 1
+        got = int(self.array[position]) + least
+        problem = f"{self.name}: expected a number from {least} to {most}, got {got}{_at(position)}"
+        return BrokenRow(position[0], problem, FIX_CATEGORY)
 
 
 class ObsBuffer:
-    """The observations of some rows in one piece of memory that is written again at every tick."""
+    """The observations of some rows, in memory that is written again at every tick."""
 
-    def __init__(self, space: spaces.Space[Any], rows: int) -> None:
+    def __init__(self, space: spaces.Space[Any], rows: int, name: str = "obs") -> None:
         self._leaves: list[_Leaf] = []
-        self.arrays: Tree = self._build(space, rows, "obs")
-        self._floats = [leaf for leaf in self._leaves if leaf.is_float]
+        self._name = name
+        self.arrays: Tree = self._build(space, rows, name)
+        self._checked = [leaf for leaf in self._leaves if leaf.is_float or leaf.is_category]
         self._space = space
-        self._only = self._leaves[0] if isinstance(self.arrays, np.ndarray) else None
-        if self._only is not None:
-            # The common case, one array, is called without the walk through the space.
-            self.write = self._only.write  # type: ignore[method-assign]
-            self.write_all = self._only.write_all  # type: ignore[method-assign]
+        self._single_leaf = self._leaves[0] if isinstance(self.arrays, np.ndarray) else None
+        if self._single_leaf is not None:
+            # In the common case of one array, calls skip the walk through the space.
+            self.write = self._single_leaf.write  # type: ignore[method-assign]
+            self.write_all = self._single_leaf.write_all  # type: ignore[method-assign]
 
     def _build(self, space: spaces.Space[Any], rows: int, name: str) -> Tree:
         if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -107,18 +134,24 @@ class ObsBuffer:
 
     def write(self, row: int, value: Any) -> None:
         """Copies one environment's observation into its row."""
-        for leaf, part in zip(self._leaves, self._parts(self._space, value, "obs"), strict=True):
+        for leaf, part in zip(
+            self._leaves, self._parts(self._space, value, self._name), strict=True
+        ):
             leaf.write(row, part)
 
     def write_all(self, values: Any) -> None:
         """Copies the observations of all rows, batched as Gymnasium's vector environments do."""
-        for leaf, part in zip(self._leaves, self._parts(self._space, values, "obs"), strict=True):
+        for leaf, part in zip(
+            self._leaves, self._parts(self._space, values, self._name), strict=True
+        ):
             leaf.write_all(part)
 
     def take_over(self, values: Any) -> Tree:
-        """The observations of all rows, which nobody else will write again: as they are where they
-        fit without a change, else copied."""
-        leaf = self._only
+        """Takes the observations of all rows without a copy, if they fit without a change.
+
+        Else copies them. The caller must make sure that nothing writes `values` again.
+        """
+        leaf = self._single_leaf
         if (
             leaf is None
             or leaf.offset
@@ -135,9 +168,9 @@ class ObsBuffer:
         for leaf in self._leaves:
             leaf.array[row] = 0
 
-    def broken_row(self) -> tuple[int, str] | None:
-        """The first row with a number that no network can read, and what is wrong with it."""
-        for leaf in self._floats:
+    def broken_row(self) -> BrokenRow | None:
+        """The first row with a number that no network can use, and what is wrong with it."""
+        for leaf in self._checked:
             found = leaf.broken_row()
             if found is not None:
                 return found
@@ -172,10 +205,10 @@ def blank_step(
     *,
     rows: int,
     envs: int,
-    state: Tree = None,
+    env_state: Tree = None,
     metrics: tuple[str, ...] = (),
 ) -> EnvStep:
-    """An EnvStep over preallocated memory; `obs` is its own."""
+    """An EnvStep over new memory, except for `obs`, which it uses as it is."""
     mask = agent.action_mask
     return EnvStep(
         obs=obs,
@@ -186,7 +219,7 @@ def blank_step(
         alive=np.ones(rows, bool),
         turn=np.ones(rows, bool),
         action_mask=np.ones((rows, *mask.shape), bool) if mask else None,
-        state=tree_map(lambda leaf: np.zeros((envs, *leaf.shape), leaf.dtype), state),
+        env_state=tree_map(lambda leaf: np.zeros((envs, *leaf.shape), leaf.dtype), env_state),
         metrics={name: np.zeros(envs, np.float64) for name in metrics} if metrics else None,
     )
 
@@ -203,7 +236,7 @@ class MaskRows:
         """Copies one mask into its row; every part of an action must have a choice."""
         value = np.asarray(value)
         if value.shape != self._rows.shape[1:]:
-            got = _text(value.dtype, value.shape)
+            got = _dtype_text(value.dtype, value.shape)
             raise BadObservation(f"action_mask: expected bool[{self._rows.shape[1]}], got {got}")
         if not np.logical_or.reduceat(value, self._starts).all():
             raise BadObservation(
@@ -212,19 +245,22 @@ class MaskRows:
             )
         self._rows[row] = value
 
-    def write_all(self, values: Any, unasked: np.ndarray) -> bool:
-        """Copies the masks of all rows at once; nobody acts on rows that are `unasked`. False if
-        they do not fit, or one allows nothing: to be found out row by row."""
+    def write_all(self, values: Any, final: np.ndarray) -> bool:
+        """Copies the masks of all rows at once. Rows that are `final` allow everything.
+
+        No agent acts on a final row. Returns False if the masks do not fit, or if one allows
+        nothing: the caller then writes row by row to find the error.
+        """
         if not isinstance(values, np.ndarray) or values.shape != self._rows.shape:
             return False
         if values.dtype.kind not in "biu":
             return False
         np.not_equal(values, 0, out=self._rows)
-        self._rows[unasked] = True
+        self._rows[final] = True
         return all_true(np.logical_or.reduceat(self._rows, self._starts, axis=1))
 
     def allow_all(self, row: int) -> None:
-        """For an observation that nobody acts on."""
+        """Allows every choice, for an observation that no agent acts on."""
         self._rows[row] = True
 
 
@@ -239,13 +275,13 @@ def step_state(step: EnvStep) -> dict[str, Tree]:
         "alive": step.alive.copy(),
         "turn": step.turn.copy(),
         "action_mask": None if step.action_mask is None else step.action_mask.copy(),
-        "state": tree_map(np.copy, step.state),
+        "env_state": tree_map(np.copy, step.env_state),
         "metrics": tree_map(np.copy, step.metrics),
     }
 
 
 def restore_step(step: EnvStep, state: dict[str, Tree]) -> None:
-    """Writes what `step_state` copied back into the group's memory."""
+    """Writes the arrays that `step_state` copied back into the group's memory."""
     for name, value in state.items():
         target = getattr(step, name)
         if target is not None:
@@ -253,7 +289,7 @@ def restore_step(step: EnvStep, state: dict[str, Tree]) -> None:
 
 
 def env_error(problem: str, index: int, call: str, fix: str) -> EnvError:
-    """An EnvError in the house style: what was expected and got, where, and what to do."""
+    """An EnvError that says what was expected and got, where, and what to do."""
     which = f"environment {index}" if index >= 0 else "the environments"
     return EnvError(f"{problem}, from {which} in {call}(). {fix}")
 
@@ -261,7 +297,17 @@ def env_error(problem: str, index: int, call: str, fix: str) -> EnvError:
 NO_MASK = "info['action_mask']: expected a mask, got no such key"
 FIX_SPACE = "Declare it in the environment's space or cast it in a wrapper."
 FIX_NUMBERS = "Look for a division by zero or an unstable simulation, or clip it in a wrapper."
+FIX_CATEGORY = "Declare a larger space (its n or nvec), or correct the environment."
 
 
-def _text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _first(bad: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+
+
+def _at(position: tuple[int, ...]) -> str:
+    """The position of a number in its row's array, as text; empty if the row has only one."""
+    return f" at [{','.join(map(str, position[1:]))}]" if len(position) > 1 else ""
+
+
+def _dtype_text(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"{dtype}[{','.join(str(n) for n in shape)}]"

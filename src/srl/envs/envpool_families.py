@@ -1,9 +1,9 @@
-"""Imports EnvPool with one family of environments; the others follow when they are asked for.
+"""Imports EnvPool with one family of environments, and the other families when they are needed.
 
-`import envpool` loads every family with all that it needs, plotting included: more than a second
-of a core in each process of a run. A family registers its environments when it is imported, and
-`envpool.entry` is the list of them all. Until somebody looks for an environment that is not
-registered, that list is left aside.
+`import envpool` loads every family with all its dependencies, plotting included. That takes more
+than a second of a core in each process of a run. A family registers its environments when it is
+imported, and `envpool.entry` imports all families. This module leaves `envpool.entry` out until a
+caller looks for an environment that is not registered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENTRY = "envpool.entry"
 
 
 def import_envpool(name: str) -> ModuleType:
-    """EnvPool, with the family of this environment at once; raises ImportError if there is none."""
+    """EnvPool with the family of this environment; raises ImportError if it cannot be imported."""
     if "envpool" not in sys.modules and (families := _families(name)):
         sys.modules[_ENTRY] = ModuleType(_ENTRY)
         try:
@@ -37,7 +37,7 @@ def import_envpool(name: str) -> ModuleType:
 
 
 class _Specs(dict[str, Any]):
-    """What is registered; whoever looks for more gets all families."""
+    """The registered environments; a look-up of any other imports all families."""
 
     def __contains__(self, name: object) -> bool:
         if not super().__contains__(name) and _ENTRY not in sys.modules:
@@ -55,7 +55,7 @@ class _Specs(dict[str, Any]):
 
 
 def _families(name: str) -> list[str]:
-    """The modules that register environments, those first whose text has the name of this one."""
+    """Modules that register environments; those whose source has this name come first."""
     spec = importlib.util.find_spec("envpool")
     if spec is None or not spec.submodule_search_locations:
         return []

@@ -1,15 +1,17 @@
-"""Copies of a Gymnasium environment, stepped one after another in a tight loop.
+"""Copies of a Gymnasium environment as a group, stepped one after another in a tight loop.
 
-Seeds, autoreset, errors and masks are handled here, so that an environment has to be only what
-Gymnasium asks for. Beyond that it may declare attributes (on itself or a wrapper):
+The group handles seeds, autoreset, errors and masks, so an environment only needs what Gymnasium
+asks for. It may also declare these attributes (on itself or a wrapper):
 
     metrics = ("score",)       numbers that its info holds at the end of an episode
     has_action_mask = True     its info holds "action_mask" after each reset and step
-    frame_stack = 4            the policy sees the last frames; the environment emits one
+    frame_stack = 4            the policy sees the last 4 frames; the environment returns one
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -31,15 +33,16 @@ from srl.envs.buffers import (
     restore_step,
     step_state,
 )
-from srl.envs.protocol import Lanes, OnCall
-from srl.envs.spaces import ActionAdapter, AgentSpaces, agent_spec, split_mask
-from srl.errors import EnvError
+from srl.envs.protocol import OnCall, PolicyAgents
+from srl.envs.spaces import ActionAdapter, agent_spaces, agent_spec
+from srl.errors import EnvError, SrlError
+from srl.tracebacks import USER_ERRORS, described
 
 AGENT = "agent"
-"""The name of the one agent of an environment that knows no names."""
+"""The agent's name in environments that have one agent without a name."""
 
-_MASKLESS = ("ale_py", "gymnasium.envs.classic_control", "gymnasium.envs.box2d")
-"""Modules whose environments are known to have no action masks; others show it by a reset."""
+_WITHOUT_MASKS = ("ale_py", "gymnasium.envs.classic_control", "gymnasium.envs.box2d")
+"""Modules whose environments are known to have no action masks; a reset shows it for others."""
 
 
 def declared(env: gymnasium.Env[Any, Any], name: str, default: Any) -> Any:
@@ -50,7 +53,7 @@ def declared(env: gymnasium.Env[Any, Any], name: str, default: Any) -> Any:
 
 
 def declared_metrics(value: Any) -> tuple[str, ...]:
-    """Declared metric names; an attribute of that name that means something else is left alone."""
+    """Declared metric names; an attribute `metrics` of another kind is ignored."""
     if isinstance(value, tuple | list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     return ()
@@ -60,33 +63,38 @@ class GymGroup:
     """Environments stepped one by one, as a group. Returned arrays are written again each tick."""
 
     def __init__(
-        self, envs: list[gymnasium.Env[Any, Any]], lanes: Lanes | None, on_call: OnCall
+        self,
+        envs: list[gymnasium.Env[Any, Any]],
+        policy_agents: PolicyAgents | None,
+        on_call: OnCall,
     ) -> None:
         self._envs = envs
         self._on_call = on_call
         self.num_envs = len(envs)
         first = envs[0]
         self._metrics = declared_metrics(declared(first, "metrics", ()))
-        seen, self._mask_in_obs = split_mask(first.observation_space)
+        own = self._agent_spaces = agent_spaces(first.observation_space, first.action_space)
         agent = agent_spec(
             first.observation_space,
             first.action_space,
             stack=int(declared(first, "frame_stack", 1)),
         )
-        if not self._mask_in_obs and self._info_has_mask(agent.action):
+        if not agent.has_action_mask and self._info_has_mask(agent.action):
             agent = AgentSpec(obs=agent.obs, action=agent.action, has_action_mask=True)
         self.spec = EnvSpec(agents={AGENT: agent}, metrics=self._metrics)
-        self.spaces = {AGENT: AgentSpaces(seen, first.action_space)}
-        self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
-        self._lane = next(iter(self.lanes))
-        self._obs = ObsBuffer(seen, self.num_envs)
-        self._actions = ActionAdapter(first.action_space)
+        self.spaces = {AGENT: own}
+        self.policy_agents: PolicyAgents = (
+            policy_agents if policy_agents is not None else {AGENT: (AGENT,)}
+        )
+        self._policy = next(iter(self.policy_agents))
+        self._obs = ObsBuffer(own.observation, self.num_envs)
+        self._actions = ActionAdapter(own.action)
         self._step = blank_step(
             agent, self._obs.arrays, rows=self.num_envs, envs=self.num_envs, metrics=self._metrics
         )
         self._final = [False] * self.num_envs
-        # Bare loops: most environments have no mask, and a branch per row costs more than a method.
-        masked = self._mask_in_obs or agent.has_action_mask
+        # Most environments have no mask; to choose a method once is cheaper than a branch per row.
+        masked = agent.has_action_mask
         self._write = self._write_masked if masked else self._write_plain
         self._masks = MaskRows(agent, self._step) if masked else None
 
@@ -98,7 +106,7 @@ class GymGroup:
         wanted = declared(first, "has_action_mask", None)
         if wanted is not None:
             return bool(wanted)
-        if type(first.unwrapped).__module__.startswith(_MASKLESS):
+        if type(first.unwrapped).__module__.startswith(_WITHOUT_MASKS):
             return False
         return "action_mask" in self._reset_one(0, seed=0)[1]
 
@@ -107,7 +115,7 @@ class GymGroup:
         self._final = [False] * self.num_envs
         for index in range(self.num_envs):
             obs, info = self._reset_one(index, seed=seed + index)
-            self._put(index, obs, info)
+            self._write_reset(index, obs, info)
         step = self._step
         step.reward.fill(0.0)
         step.terminated.fill(False)
@@ -115,10 +123,10 @@ class GymGroup:
         step.is_first.fill(True)
         step.turn.fill(True)
         self._check_numbers("reset", [])
-        return {self._lane: step}
+        return {self._policy: step}
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
-        """Steps every environment once; those whose last observation was final reset instead."""
+        """Steps every environment once, or resets it after its final observation."""
         step, final, on_call, write = self._step, self._final, self._on_call, self._write
         rewards: list[Any] = [0.0] * self.num_envs
         step.terminated.fill(False)
@@ -127,7 +135,7 @@ class GymGroup:
         index, call = 0, "step"
         try:
             for index, (env, action) in enumerate(
-                zip(self._envs, self._actions.batch(actions[self._lane]), strict=True)
+                zip(self._envs, self._actions.batch(actions[self._policy]), strict=True)
             ):
                 if final[index]:
                     call = "reset"
@@ -149,12 +157,12 @@ class GymGroup:
             raise
         except BadObservation as problem:
             raise env_error(str(problem), index, call, FIX_SPACE) from None
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, index, call) from error
         self._write_rewards(rewards)
         np.logical_not(final, out=step.turn)
         self._check_numbers("step", rewards)
-        return {self._lane: step}
+        return {self._policy: step}
 
     def _reset_one(self, index: int, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self._on_call("reset", index)
@@ -162,11 +170,11 @@ class GymGroup:
             obs, info = self._envs[index].reset(seed=seed)
         except EnvError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, index, "reset") from error
         return obs, info
 
-    def _put(self, index: int, obs: Any, info: dict[str, Any]) -> None:
+    def _write_reset(self, index: int, obs: Any, info: dict[str, Any]) -> None:
         try:
             self._write(index, obs, info)
         except BadObservation as problem:
@@ -178,10 +186,7 @@ class GymGroup:
     def _write_masked(self, index: int, obs: Any, info: dict[str, Any]) -> None:
         masks = self._masks
         assert masks is not None
-        if self._mask_in_obs:
-            obs, value = obs["observation"], obs["action_mask"]
-        else:
-            value = info.get("action_mask")
+        obs, value = self._agent_spaces.take_mask(obs, info)
         self._obs.write(index, obs)
         if self._final[index]:
             masks.allow_all(index)
@@ -191,7 +196,10 @@ class GymGroup:
             masks.write(index, value)
 
     def _read_metrics(self, index: int, info: dict[str, Any], terminated: bool) -> None:
-        """A time limit set from outside ends episodes that the environment sees go on: NaN then."""
+        """Reads the declared metrics.
+
+        A time limit from outside may truncate an episode before its info has them: NaN then.
+        """
         assert self._step.metrics is not None
         for name, values in self._step.metrics.items():
             if name not in info and terminated:
@@ -218,10 +226,8 @@ class GymGroup:
     def _check_numbers(self, call: str, rewards: list[Any]) -> None:
         broken = self._obs.broken_row()
         if broken is not None:
-            index, problem = broken
-            raise env_error(
-                problem, index, "reset" if self._step.is_first[index] else call, FIX_NUMBERS
-            )
+            where = "reset" if self._step.is_first[broken.row] else call
+            raise env_error(broken.problem, broken.row, where, broken.fix)
         reward = self._step.reward
         if not np.isfinite(reward).all():
             index = int(np.argmin(np.isfinite(reward)))
@@ -235,42 +241,80 @@ class GymGroup:
 
     def state(self) -> Tree | None:
         """Every environment's exact state, or None where they offer none."""
-        states = [env_state.get_state(env) for env in self._envs]
+        states = []
+        for index, env in enumerate(self._envs):
+            with env_call(index, "state"):
+                states.append(env_state.get_state(env))
         if any(found is None for found in states):
             return None
         return {"envs": states, "final": list(self._final), "step": step_state(self._step)}
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
         """Continues from `state`."""
-        for env, saved in zip(self._envs, state["envs"], strict=True):
-            env_state.set_state(env, saved)
+        for index, (env, saved) in enumerate(zip(self._envs, state["envs"], strict=True)):
+            with env_call(index, "restore"):
+                env_state.set_state(env, saved)
         self._final = [bool(value) for value in state["final"]]
         restore_step(self._step, state["step"])
-        return {self._lane: self._step}
+        return {self._policy: self._step}
 
     def close(self) -> None:
         """Closes all environments."""
         envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+        close_all(envs)
 
 
-def env_raised(error: Exception, index: int, call: str) -> EnvError:
-    """The error that says which environment raised, and in which call."""
-    text = str(error) or "no message"
+def env_raised(error: BaseException, index: int, call: str) -> EnvError:
+    """The error that says which environment raised, in which call, and where in its code."""
     which = f"environment {index}" if index >= 0 else "the vector environment"
-    return EnvError(
-        f"{which} raised {type(error).__name__} in {call}(): {text}. "
-        "The traceback above is the environment's own; `srl check` tries it alone."
-    )
+    text = described(error, "Run `srl check` to test the environment alone.")
+    name, _, rest = text.partition(": ")
+    return EnvError(f"{which} raised {name} in {call}(): {rest}")
+
+
+@contextmanager
+def env_call(index: int, call: str) -> Iterator[None]:
+    """Turns an exception of an environment into an EnvError; for calls that are rare."""
+    try:
+        yield
+    except SrlError:
+        raise
+    except USER_ERRORS as error:
+        raise env_raised(error, index, call) from error
+
+
+def close_all(envs: list[Any]) -> None:
+    """Closes all environments, even if some raise; then raises the first error."""
+    failed: EnvError | None = None
+    for index, env in enumerate(envs):
+        try:
+            env.close()
+        except USER_ERRORS as error:
+            failed = failed or env_raised(error, index, "close")
+    if failed is not None:
+        raise failed
 
 
 def picture_of(env: Any, index: int) -> np.ndarray:
-    """What an environment draws, if that is a picture."""
-    picture = env.render()
-    if not isinstance(picture, np.ndarray):
-        raise EnvError(
-            f"render: expected uint8[height,width,3], got {type(picture).__name__}, from "
-            f"environment {index}. Support render_mode='rgb_array'."
-        )
-    return picture
+    """A picture of one environment; raises if a video cannot use it."""
+    with env_call(index, "render"):
+        try:
+            picture = env.render()
+        except NotImplementedError:
+            picture = None
+    return checked_picture(picture, index)
+
+
+def checked_picture(picture: Any, index: int) -> np.ndarray:
+    """Returns a picture of any group's environment; raises if a video cannot use it."""
+    if isinstance(picture, np.ndarray):
+        right = picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] in (3, 4)
+        if right and picture.size:
+            return picture
+        got = f"{picture.dtype}{list(picture.shape)}"
+    else:
+        got = "none" if picture is None else type(picture).__name__
+    raise EnvError(
+        f"render: expected uint8[height,width,3], got {got}, from environment {index}. "
+        "Support render_mode='rgb_array': take it in __init__, return a picture in render()."
+    )

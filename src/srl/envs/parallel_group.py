@@ -1,7 +1,8 @@
-"""PettingZoo parallel environments: all agents that are in the game act at every tick.
+"""PettingZoo parallel environments as a group: all agents in the game act at every tick.
 
-Agents come and go: one that appears opens an episode of its own, one that is done shows its final
-observation and is then not alive. The environment resets in the tick after its last agent is done.
+Agents may enter and leave. An agent that enters opens an episode of its own. An agent that is done
+shows its final observation, and is not alive after that. The environment resets in the tick after
+its last agent is done.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import numpy as np
 from srl.data.records import EnvStep
 from srl.data.tree import Tree
 from srl.envs.buffers import env_error
-from srl.envs.gym_group import env_raised, picture_of
-from srl.envs.protocol import Lanes, OnCall
-from srl.envs.team import Team, may_have_masks, team_spaces, team_spec
+from srl.envs.gym_group import close_all, env_raised, picture_of
+from srl.envs.multi_agent import TeamRows, may_have_masks, team_spaces, team_spec
+from srl.envs.protocol import OnCall, PolicyAgents
 from srl.errors import EnvError
+from srl.tracebacks import USER_ERRORS
 
 
 class ParallelGroup:
@@ -26,7 +28,7 @@ class ParallelGroup:
     def __init__(
         self,
         envs: list[Any],
-        lanes: Lanes | None,
+        policy_agents: PolicyAgents | None,
         on_call: OnCall,
         *,
         max_episode_steps: int = 0,
@@ -38,11 +40,11 @@ class ParallelGroup:
         infos = self._reset_env(0, seed=0)[1] if may_have_masks(envs[0]) else None
         self.spec = team_spec(envs[0], first_infos=infos, turn_based=False)
         self.spaces = team_spaces(envs[0])
-        self._team = Team(envs[0], self.spec, lanes, self.num_envs)
-        self.lanes = self._team.lanes
+        self._team = TeamRows(envs[0], self.spec, policy_agents, self.num_envs)
+        self.policy_agents = self._team.policy_agents
         self._names = {str(agent): agent for agent in envs[0].possible_agents}
         self._playing: list[list[str]] = [[] for _ in envs]
-        self._gone: list[set[str]] = [set() for _ in envs]
+        self._done_agents: list[set[str]] = [set() for _ in envs]
         self._elapsed = [0] * self.num_envs
 
     def reset(self, seed: int) -> dict[str, EnvStep]:
@@ -53,7 +55,7 @@ class ParallelGroup:
         return self._team.steps("reset")
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
-        """Steps every environment once; those without players reset instead."""
+        """Steps every environment once; an environment without players resets instead."""
         team = self._team
         batches = team.env_actions(actions)
         team.begin_tick()
@@ -66,7 +68,7 @@ class ParallelGroup:
             try:
                 result = self._envs[index].step(chosen)
                 obs, rewards, terminations, truncations, infos = result
-            except Exception as error:
+            except USER_ERRORS as error:
                 raise env_raised(error, index, "step") from error
             self._elapsed[index] += 1
             self._read(index, obs, rewards, terminations, truncations, infos)
@@ -77,7 +79,7 @@ class ParallelGroup:
         obs, infos = self._reset_env(index, seed)
         env, team = self._envs[index], self._team
         team.begin_episode(index)
-        self._gone[index].clear()
+        self._done_agents[index].clear()
         self._elapsed[index] = 0
         self._playing[index] = [str(agent) for agent in env.agents]
         if not env.agents:
@@ -89,7 +91,7 @@ class ParallelGroup:
             )
         for agent in env.agents:
             if agent not in obs:
-                raise _missing(agent, index, "reset")
+                raise _missing_observation(agent, index, "reset")
             team.enter(index, str(agent), obs[agent], infos.get(agent, {}), "reset")
             team.take_turn(index, str(agent))
         team.write_state(index, env)
@@ -98,7 +100,7 @@ class ParallelGroup:
         self._on_call("reset", index)
         try:
             obs, infos = self._envs[index].reset(seed=seed)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, index, "reset") from error
         return obs, infos
 
@@ -111,9 +113,9 @@ class ParallelGroup:
         truncations: Mapping[Any, Any],
         infos: Mapping[Any, Any],
     ) -> None:
-        team, gone = self._team, self._gone[index]
+        team, done_agents = self._team, self._done_agents[index]
         out_of_time = bool(self._limit) and self._elapsed[index] >= self._limit
-        for name in gone:
+        for name in done_agents:
             team.leave(index, name)
         playing = []
         for name in self._playing[index]:
@@ -123,30 +125,32 @@ class ParallelGroup:
             if agent in obs:
                 team.show(index, name, obs[agent], infos.get(agent, {}), "step")
             elif not done:
-                # A final observation may be left out, and then the last one stands in for it.
-                raise _missing(agent, index, "step")
+                # If a final observation is left out, the row keeps the observation before it.
+                raise _missing_observation(agent, index, "step")
             team.earn(index, name, rewards.get(agent, 0.0))
             if done or out_of_time:
                 team.finish(index, name, terminated=terminated)
-                gone.add(name)
+                done_agents.add(name)
             else:
                 team.take_turn(index, name)
                 playing.append(name)
         if not out_of_time:
-            playing += self._newcomers(index, obs, infos)
+            playing += self._enter_new_agents(index, obs, infos)
         self._playing[index] = playing
         if not playing:
             team.read_metrics(index, infos, out_of_time=out_of_time)
 
-    def _newcomers(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> list[str]:
-        known = self._gone[index].union(self._playing[index])
+    def _enter_new_agents(
+        self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]
+    ) -> list[str]:
+        known = self._done_agents[index].union(self._playing[index])
         found = []
         for agent in self._envs[index].agents:
             name = str(agent)
             if name in known:
                 continue
             if agent not in obs:
-                raise _missing(agent, index, "step")
+                raise _missing_observation(agent, index, "step")
             self._team.enter(index, name, obs[agent], infos.get(agent, {}), "step")
             self._team.take_turn(index, name)
             found.append(name)
@@ -157,21 +161,20 @@ class ParallelGroup:
         return picture_of(self._envs[index], index)
 
     def state(self) -> Tree | None:
-        """None: PettingZoo has no way to ask for it (its `state()` is a view, not all)."""
+        """None: PettingZoo offers no exact state (its `state()` is a view, not everything)."""
         return None
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
-        """Never called with a state, because there is none."""
+        """Always raises, because there is no state to restore."""
         raise EnvError("restore: PettingZoo environments have no states. Start from reset.")
 
     def close(self) -> None:
         """Closes all environments."""
         envs, self._envs = self._envs, []
-        for env in envs:
-            env.close()
+        close_all(envs)
 
 
-def _missing(agent: Any, index: int, call: str) -> EnvError:
+def _missing_observation(agent: Any, index: int, call: str) -> EnvError:
     return env_error(
         f"observations: expected one for {agent!r}, which is in the game, got none",
         index,

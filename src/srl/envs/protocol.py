@@ -1,8 +1,8 @@
-"""What the actor asks of environments: a group of them, stepped by one call.
+"""The interface between an actor and its environments: a group, stepped by one call.
 
 Users rarely write a group. They write a Gymnasium or PettingZoo environment, and
-`registry.make_group` puts copies of it into the group that fits: `gym_group`, `vector_group`,
-`envpool_group`, `parallel_group`, `aec_group`.
+`registry.make_group` puts copies of it into a group of the right kind: `gym_group`,
+`vector_group`, `envpool_group`, `parallel_group` or `aec_group`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from srl.data.tree import Tree
 from srl.envs.spaces import AgentSpaces
 from srl.errors import ConfigError
 
-Lanes = Mapping[str, tuple[str, ...]]
-"""Lane (the policy's name) to the agents it controls, in row order. Each agent is in one lane."""
+PolicyAgents = Mapping[str, tuple[str, ...]]
+"""Policy name to the agents that the policy controls, in row order. Each agent has one policy."""
 
 OnCall = Callable[[str, int], None]
-"""Told the call ("make", "reset", "step") and the environment's index before user code runs.
+"""Called before user code runs, with the call ("make", "reset", "step") and an index.
 
-The index is -1 where all environments are called at once.
+The index is the environment's. It is -1 where one call is for all environments.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig:
-    """Which environment, and what an actor does when it misbehaves."""
+    """Which environment to run, and what an actor does when the environment fails."""
 
     id: str
     """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, or the import path of a class or function.
@@ -43,19 +43,20 @@ class EnvConfig:
     max_episode_steps: int = 0
     """Truncates episodes after this many steps; 0 leaves it to the environment."""
     threads: int = 0
-    """Threads of each EnvPool group; 0 takes one where steps are tiny (classic control, toy text),
-    and elsewhere the cores divided by the actors (on other hosts one for each core). Other
-    environments are stepped by the actor's own thread."""
+    """Threads of each EnvPool group. 0 means one thread where steps are tiny (classic control, toy
+    text); else the cores divided by the actors (layout `remote`: one for each core). The actor's
+    own thread steps all other environments."""
     step_timeout_seconds: float = 60.0
     """An environment step that takes longer is a failure (see `failure_steps`)."""
     reset_timeout_seconds: float = 120.0
     """A reset (or construction) that takes longer is a failure (see `failure_steps`)."""
     failure_steps: int = 2000
-    """One failure (an exception, or a call that takes too long) in so many steps of a group is made
-    good: its environments are made anew, and its fragment is begun again. Environments that fail
-    before they have worked for so long, or more often, end the run with the error."""
+    """Steps of a group that allow one failure (an exception, or a call that takes too long). After
+    a failure the actor makes the group's environments anew and begins their fragment again. If
+    they fail before they have done this many steps, or fail more often, the error ends the run."""
     max_failures: int = 10
-    """Failures that may come at once after many steps without any; 0 makes none good."""
+    """Failures in a row that an actor recovers from, after many steps without a failure; 0 ends
+    the run at the first failure."""
 
     def __post_init__(self) -> None:
         for name in ("step_timeout_seconds", "reset_timeout_seconds"):
@@ -67,13 +68,13 @@ class EnvConfig:
 
 
 class EnvGroup(Protocol):
-    """Environments that an actor steps together. Rows of a lane are env-major: [envs, agents]."""
+    """Environments that an actor steps together. A policy's rows are env-major: [envs, agents]."""
 
     spec: EnvSpec
     spaces: dict[str, AgentSpaces]
     """By agent."""
     num_envs: int
-    lanes: Lanes
+    policy_agents: PolicyAgents
 
     def reset(self, seed: int) -> dict[str, EnvStep]:
         """Starts an episode in every environment; environment i is seeded with `seed + i`."""
@@ -82,9 +83,9 @@ class EnvGroup(Protocol):
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
         """Steps every environment by one tick.
 
-        Actions are [rows, ...] per lane, ignored where a row has no turn. Rows whose last
-        observation was final start a new episode (next-step autoreset). An environment with
-        several agents does so in the tick after all its agents are done.
+        Actions are [rows, ...] by policy; the action of a row without `turn` is ignored. Rows whose
+        last observation was final start a new episode (next-step autoreset). An environment with
+        several agents starts it in the tick after all its agents are done.
 
         The arrays of the returned records belong to the group: the next `step`, `reset` or
         `restore` may write them again. Copy what you keep.
@@ -96,11 +97,11 @@ class EnvGroup(Protocol):
         ...
 
     def state(self) -> Tree | None:
-        """All that `restore` needs to continue exactly here; None where environments offer none."""
+        """All that `restore` needs to continue exactly; None if the environments offer no state."""
         ...
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
-        """Continues from `state` (in place of `reset`), and shows the last EnvStep again."""
+        """Continues from `state` (instead of `reset`), and returns the last EnvStep again."""
         ...
 
     def close(self) -> None:
@@ -113,9 +114,9 @@ class BackgroundGroup(EnvGroup, Protocol):
     """A group whose environments step in threads of their own, while its actor does other work."""
 
     def begin(self, actions: dict[str, np.ndarray]) -> None:
-        """Starts what `step` does; nothing of the group may be used until `finish`."""
+        """Starts a step. Nothing of the group may be used until `finish`."""
         ...
 
     def finish(self) -> dict[str, EnvStep]:
-        """Waits for the step that was begun, and returns what `step` does."""
+        """Waits until the step has ended, and returns what `step` returns."""
         ...

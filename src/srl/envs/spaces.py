@@ -1,12 +1,13 @@
-"""Gymnasium spaces as our specs, and actions on their way back.
+"""Turns Gymnasium spaces into specs, and stored actions into actions of the environment.
 
-Float64 observation boxes are declared as float32 and cast when they are written: networks compute
-in float32, and half the bytes travel. All other dtypes are kept. A Discrete that does not start
-at 0 is stored from 0.
+Float64 observation boxes are declared as float32 and cast when they are written, because networks
+compute in float32 and records need half the bytes. All other dtypes stay. A Discrete that does not
+start at 0 is stored from 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from srl.data.spec import (
     Discrete,
     MultiBinary,
     MultiDiscrete,
+    mask_parts,
 )
 from srl.data.tree import Tree
 from srl.errors import ConfigError
@@ -61,14 +63,14 @@ def obs_spec(space: spaces.Space[Any], *, stack: int = 1, name: str = "obs") -> 
 
 
 def children(space: spaces.Dict | spaces.Tuple) -> list[tuple[str, spaces.Space[Any]]]:
-    """The parts of a Dict or Tuple by our key: a Tuple's are "0", "1", ..."""
+    """The parts of a Dict or Tuple with their keys; a Tuple's keys are "0", "1" and so on."""
     if isinstance(space, spaces.Dict):
         return [(str(key), child) for key, child in space.spaces.items()]
     return [(str(index), child) for index, child in enumerate(space.spaces)]
 
 
 def obs_starts(space: spaces.Space[Any]) -> Tree:
-    """What the categories of an observation begin with, 0 elsewhere; a tree as of `obs_spec`."""
+    """The first category of each leaf of an observation, or 0; a tree like that of `obs_spec`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return {key: obs_starts(child) for key, child in children(space)}
     return np.asarray(getattr(space, "start", 0))
@@ -95,19 +97,66 @@ def action_spec(space: spaces.Space[Any], *, name: str = "action") -> ActionSpec
     )
 
 
+class JointDiscrete(spaces.Discrete):  # type: ignore[misc]
+    """One choice out of all combinations of a MultiDiscrete, for masks that allow combinations."""
+
+    def __init__(self, parts: spaces.MultiDiscrete) -> None:
+        super().__init__(int(np.prod(parts.nvec)))
+        self.parts = parts
+
+
 class AgentSpaces(NamedTuple):
-    """What an agent sees and does, as its environment declares it."""
+    """An agent's spaces, as its environment declares them."""
 
     observation: spaces.Space[Any]
-    """Without a mask that comes with it."""
+    """Without the action mask, if that comes with the observation."""
     action: spaces.Space[Any]
+    mask_dims: int = 0
+    """Dimensions of the mask that comes with the observation; 0 if there is none."""
+    alone: bool = False
+    """Whether the Dict holds only the key "observation" beside the mask."""
+
+    def take_mask(self, obs: Any, info: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The observation without its mask, and the mask [..., choices], or None.
+
+        The mask comes with the observation, or else in the info. `obs` may be a batch.
+        """
+        if not self.mask_dims or not isinstance(obs, dict) or _MASK not in obs:
+            return obs, info.get(_MASK)
+        mask = np.asarray(obs[_MASK])
+        if self.mask_dims > 1 and mask.ndim >= self.mask_dims:
+            mask = mask.reshape(*mask.shape[: mask.ndim - self.mask_dims], -1)
+        if self.alone and set(obs) == {"observation", _MASK}:
+            return obs["observation"], mask
+        return {key: value for key, value in obs.items() if key != _MASK}, mask
 
 
-def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], bool]:
-    """What is observed, and whether it comes as PettingZoo's {"observation", "action_mask"}."""
-    if isinstance(space, spaces.Dict) and set(space.spaces) == {"observation", "action_mask"}:
-        return space.spaces["observation"], True
-    return space, False
+_MASK = "action_mask"
+
+
+def agent_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpaces:
+    """An agent's spaces.
+
+    A leaf `action_mask` of a Dict is the mask of an action with choices. It is taken out of the
+    observation.
+    """
+    leaf = observation.spaces.get(_MASK) if isinstance(observation, spaces.Dict) else None
+    if leaf is None or isinstance(action, spaces.Box):
+        return AgentSpaces(observation, action)
+    rest = {key: child for key, child in observation.spaces.items() if key != _MASK}
+    alone = set(rest) == {"observation"}
+    seen = rest["observation"] if alone else spaces.Dict(rest)
+    parts = mask_parts(action_spec(action))
+    shape = tuple(leaf.shape or ())
+    if shape == (sum(parts),) or (len(set(parts)) == 1 and shape == (len(parts), parts[0])):
+        return AgentSpaces(seen, action, len(shape), alone)
+    if isinstance(action, spaces.MultiDiscrete) and shape == parts:
+        return AgentSpaces(seen, JointDiscrete(action), len(shape), alone)
+    combined = f", or {list(parts)} for combinations of them" if len(parts) > 1 else ""
+    raise ConfigError(
+        f"obs.{_MASK}: expected the mask of {action}, shape [{sum(parts)}]{combined}, got shape "
+        f"{list(shape)}. Give it one entry for each choice, or rename the key if it is not a mask."
+    )
 
 
 def agent_spec(
@@ -118,23 +167,28 @@ def agent_spec(
     stack: int = 1,
     agent: str = "",
 ) -> AgentSpec:
-    """What one agent sees and does. A mask inside the observation is taken out of it."""
-    seen, masked = split_mask(observation)
+    """The spec of one agent. A mask inside the observation is taken out of it."""
+    own = agent_spaces(observation, action)
     where = f" of {agent}" if agent else ""
     return AgentSpec(
-        obs=obs_spec(seen, stack=stack, name=f"obs{where}"),
-        action=action_spec(action, name=f"action{where}"),
-        has_action_mask=has_action_mask or masked,
+        obs=obs_spec(own.observation, stack=stack, name=f"obs{where}"),
+        action=action_spec(own.action, name=f"action{where}"),
+        has_action_mask=has_action_mask or own.mask_dims > 0,
     )
 
 
 class ActionAdapter:
-    """Actions as we store them into what the environment's own action space contains.
+    """Turns stored actions into actions of the environment's own action space.
 
-    Box actions are clipped to the bounds and cast to the space's dtype; records keep the unclipped.
+    Box actions are clipped to the bounds and cast to the space's dtype. Records keep the unclipped
+    actions.
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
+        self._joint_sizes: tuple[int, ...] | None = None
+        if isinstance(space, JointDiscrete):
+            space = space.parts
+            self._joint_sizes = tuple(int(n) for n in space.nvec.reshape(-1))
         self._dtype = np.dtype(space.dtype)
         self._shape = tuple(space.shape or ())
         start = np.asarray(getattr(space, "start", 0), self._dtype)
@@ -144,7 +198,9 @@ class ActionAdapter:
 
     def batch(self, actions: np.ndarray) -> np.ndarray:
         """Actions [rows, ...] as one new array in the space's dtype."""
-        if self._box is not None:
+        if self._joint_sizes is not None:
+            actions = np.stack(np.unravel_index(actions, self._joint_sizes), axis=-1)
+        elif self._box is not None:
             actions = np.minimum(np.maximum(actions, self._box.low), self._box.high)
             if self._rounds:
                 actions = np.rint(actions)
@@ -152,8 +208,9 @@ class ActionAdapter:
         return batch if self._start is None else batch + self._start
 
     def write(self, actions: np.ndarray, out: np.ndarray) -> None:
-        """The same into an array that is there; plain choices, without one in between."""
-        plain = self._box is None and self._start is None and actions.shape == out.shape
+        """Writes actions into an existing array; plain choices need no new array."""
+        direct = self._box is None and self._joint_sizes is None and self._start is None
+        plain = direct and actions.shape == out.shape
         out[...] = actions if plain else self.batch(actions)
 
     def one(self, action: np.ndarray) -> Any:

@@ -1,9 +1,9 @@
 """Exact states of environments, for runs that continue bit by bit where they stopped.
 
-Classic control, MuJoCo and ALE are known here, each with its random generator and every wrapper's
-own counters. Any other environment (or wrapper) may offer `state()` and `restore(state)` itself;
-what they exchange must be arrays, bytes, strings, numbers, None, and dicts and lists of them. Where
-one layer is unknown the whole environment has no state: half a state would continue differently.
+This module knows classic control, MuJoCo and ALE, with their random generators and the counters of
+wrappers. Any other environment (or wrapper) may offer `state()` and `restore(state)` itself. Such a
+state may hold arrays, bytes, strings, numbers, None, and dicts and lists of them. If one layer is
+unknown, the whole environment has no state: with half a state it would continue differently.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.utils import seeding
 
 from srl.envs.atari import StickyActions
-from srl.envs.memory import MaskedVelocities
+from srl.envs.tasks.memory import MaskedVelocities
 from srl.errors import CheckpointError
 
 _COUNTERS: dict[type, tuple[str, ...]] = {
@@ -27,7 +27,7 @@ _COUNTERS: dict[type, tuple[str, ...]] = {
     wrappers.AtariPreprocessing: ("lives", "game_over"),
     StickyActions: ("last_action",),
 }
-"""What each wrapper counts, by its class."""
+"""Attributes that a wrapper changes between steps, by its class."""
 
 _STATELESS = (
     wrappers.TransformObservation,
@@ -35,13 +35,13 @@ _STATELESS = (
     wrappers.TransformAction,
     MaskedVelocities,
 )
-"""Wrappers (with what derives from them) that keep nothing between steps."""
+"""Wrappers (and their subclasses) that keep nothing between steps."""
 
 _NOT_STATE = {"screen", "screens", "clock", "surf", "isopen", "render_mode", "viewer", "spec"}
-"""Attributes that only draw."""
+"""Attributes that later steps do not depend on; most are for drawing."""
 
-_FIXED_SIZE_ONLY = ("contact", "efc_", "iefc_", "tendon_efc", "island_", "map_", "warning", "timer")
-"""Starts of MjData names whose memory moves with the number of contacts; a step computes them."""
+_VARIABLE_SIZE = ("contact", "efc_", "iefc_", "tendon_efc", "island_", "map_", "warning", "timer")
+"""Prefixes of MjData arrays that move with the number of contacts; a step computes them anew."""
 
 
 def get_state(env: Any) -> dict[str, Any] | None:
@@ -58,13 +58,13 @@ def get_state(env: Any) -> dict[str, Any] | None:
 
 
 def set_state(env: Any, state: dict[str, Any]) -> None:
-    """Puts an environment (made with the same settings) into a state that `get_state` returned."""
+    """Restores a state of `get_state` to an environment that was made with the same settings."""
     for saved in state["layers"]:
         kind = type(env).__name__
         if saved["name"] != kind:
             raise CheckpointError(
                 f"environment state: expected {saved['name']}, got {kind}. "
-                "It was saved with other env settings; use the same, or start anew."
+                "It was saved with other env settings. Use the same settings, or start a new run."
             )
         if saved["kind"] == "own":
             env.restore(saved["state"])
@@ -136,7 +136,7 @@ def _restore_base(env: Any, saved: dict[str, Any]) -> None:
     if "ale" in saved:
         import ale_py
 
-        # ALE's own serialisation of itself; nothing is unpickled.
+        # This is ALE's own serialisation; nothing is unpickled.
         ale_state = ale_py.ALEState.__new__(ale_py.ALEState)
         ale_state.__setstate__(saved["ale"])
         env.ale.restoreState(ale_state)
@@ -172,13 +172,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def _mujoco_state(env: Any) -> dict[str, Any]:
-    """The integration state, and what the last step derived: Ant reads it before the next one."""
+    """The integration state, and values that the last step derived; Ant's next step reads them."""
     import mujoco
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
     values = np.empty(mujoco.mj_stateSize(env.model, kind), np.float64)
     mujoco.mj_getState(env.model, env.data, values, kind)
-    derived = {name: array.copy() for name, array in _derived(env.data).items()}
+    derived = {name: array.copy() for name, array in _fixed_size_arrays(env.data).items()}
     return {"integration": values, "derived": derived}
 
 
@@ -189,17 +189,17 @@ def _restore_mujoco(env: Any, saved: dict[str, Any]) -> None:
         env.model, env.data, saved["integration"], mujoco.mjtState.mjSTATE_INTEGRATION
     )
     mujoco.mj_forward(env.model, env.data)
-    arrays = _derived(env.data)
+    arrays = _fixed_size_arrays(env.data)
     for name, old in saved["derived"].items():
         if name in arrays and arrays[name].shape == old.shape:
             arrays[name][...] = old
 
 
-def _derived(data: Any) -> dict[str, np.ndarray]:
+def _fixed_size_arrays(data: Any) -> dict[str, np.ndarray]:
     """MjData's arrays of fixed size, by name."""
     found = {}
     for name in dir(data):
-        if name.startswith(("_", *_FIXED_SIZE_ONLY)):
+        if name.startswith(("_", *_VARIABLE_SIZE)):
             continue
         value = getattr(data, name)
         if isinstance(value, np.ndarray) and value.size and value.flags.writeable:

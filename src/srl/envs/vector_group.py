@@ -1,9 +1,10 @@
-"""A native vector environment, stepped by one call.
+"""A native vector environment as a group, stepped by one call.
 
-Only next-step autoreset fits our ticks. With same-step autoreset the first observation of the next
-episode would have to wait for a tick while the rest goes on, and with autoreset disabled a reset
-and a step of the others would be two calls; neither can be adapted from outside, so both are
-refused. Seeds are the environment's own affair: it gets one number for all.
+Only next-step autoreset fits SRL's ticks; the two other modes cannot be adapted from outside and
+are refused. With same-step autoreset the first observation of an episode would have to wait for a
+tick while the other environments go on. With autoreset disabled, a reset and a step of the others
+would be two calls. A vector environment gets one seed and makes the seeds of its environments
+itself.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from srl.envs.buffers import (
     restore_step,
     step_state,
 )
-from srl.envs.gym_group import AGENT, declared_metrics, env_raised
-from srl.envs.protocol import Lanes, OnCall
-from srl.envs.spaces import ActionAdapter, AgentSpaces, agent_spec, split_mask
+from srl.envs.gym_group import AGENT, checked_picture, declared_metrics, env_call, env_raised
+from srl.envs.protocol import OnCall, PolicyAgents
+from srl.envs.spaces import ActionAdapter, agent_spaces, agent_spec
 from srl.errors import ConfigError, EnvError
+from srl.tracebacks import USER_ERRORS
 
 
 class VectorGroup:
     """A Gymnasium VectorEnv as a group. Returned arrays are written again each tick."""
 
-    def __init__(self, vector: Any, num_envs: int, lanes: Lanes | None, on_call: OnCall) -> None:
+    def __init__(
+        self, vector: Any, num_envs: int, policy_agents: PolicyAgents | None, on_call: OnCall
+    ) -> None:
         if vector.num_envs != num_envs:
             raise ConfigError(
                 f"vector environment: expected {num_envs} environments, got {vector.num_envs}. "
@@ -49,7 +53,7 @@ class VectorGroup:
         self._vector = vector
         self._prepare(
             num_envs,
-            lanes,
+            policy_agents,
             on_call,
             observation=vector.single_observation_space,
             action=vector.single_action_space,
@@ -60,7 +64,7 @@ class VectorGroup:
     def _prepare(
         self,
         num_envs: int,
-        lanes: Lanes | None,
+        policy_agents: PolicyAgents | None,
         on_call: OnCall,
         *,
         observation: Any,
@@ -74,17 +78,19 @@ class VectorGroup:
         if not agent.has_action_mask and self._info_has_mask(agent):
             agent = AgentSpec(obs=agent.obs, action=agent.action, has_action_mask=True)
         self.spec = EnvSpec(agents={AGENT: agent}, metrics=metrics)
-        self.lanes: Lanes = lanes if lanes is not None else {AGENT: (AGENT,)}
-        self._lane = next(iter(self.lanes))
-        seen, self._mask_in_obs = split_mask(observation)
-        self.spaces = {AGENT: AgentSpaces(seen, action)}
-        self._obs = ObsBuffer(seen, num_envs)
-        self._actions = ActionAdapter(action)
+        self.policy_agents: PolicyAgents = (
+            policy_agents if policy_agents is not None else {AGENT: (AGENT,)}
+        )
+        self._policy = next(iter(self.policy_agents))
+        self._agent_spaces = agent_spaces(observation, action)
+        self.spaces = {AGENT: self._agent_spaces}
+        self._obs = ObsBuffer(self._agent_spaces.observation, num_envs)
+        self._actions = ActionAdapter(self._agent_spaces.action)
         self._step = blank_step(
             agent, self._obs.arrays, rows=num_envs, envs=num_envs, metrics=metrics
         )
         self._masks = MaskRows(agent, self._step) if agent.has_action_mask else None
-        self._steps = {self._lane: self._step}
+        self._steps = {self._policy: self._step}
         self._final = np.zeros(num_envs, bool)
         self._finite = np.zeros(num_envs, bool)
 
@@ -99,7 +105,7 @@ class VectorGroup:
         return "action_mask" in self._call("reset", lambda: vector.reset(seed=0))[1]
 
     def reset(self, seed: int) -> dict[str, EnvStep]:
-        """Starts an episode in every environment, all from one seed."""
+        """Starts an episode in every environment, with one seed for all."""
         return self._start(seed)
 
     def _start(self, seed: int | None) -> dict[str, EnvStep]:
@@ -119,12 +125,12 @@ class VectorGroup:
 
     def step(self, actions: dict[str, np.ndarray]) -> dict[str, EnvStep]:
         """Steps all environments by one call."""
-        batch = self._actions.batch(actions[self._lane])
+        batch = self._actions.batch(actions[self._policy])
         self._on_call("step", -1)
         return self._note(self._call("step", lambda: self._vector.step(batch)))
 
     def _note(self, stepped: Any) -> dict[str, EnvStep]:
-        """What the environments returned, as the tick's record."""
+        """Writes what the environments returned into the tick's record."""
         obs, reward, terminated, truncated, info = stepped
         step = self._step
         step.reward[...] = reward
@@ -134,7 +140,7 @@ class VectorGroup:
         return self._steps
 
     def _mark(self, terminated: np.ndarray, truncated: np.ndarray, info: dict[str, Any]) -> None:
-        """Notes which rows begin and end; the tick after this one is quiet if none do."""
+        """Marks rows that begin or end an episode; the tick is quiet if there are none."""
         step, final = self._step, self._final
         step.is_first[...] = final
         step.terminated[...] = terminated
@@ -143,7 +149,7 @@ class VectorGroup:
         np.logical_not(final, out=step.turn)
         begins, ends = any_true(step.is_first), any_true(final)
         if ends:
-            # An episode that ends in the very step of its time limit has come to its own end.
+            # An episode that terminates in the step of its time limit is not truncated.
             step.truncated[step.terminated] = False
             if step.metrics is not None:
                 self._read_metrics(info)
@@ -167,22 +173,22 @@ class VectorGroup:
             return call()
         except EnvError:
             raise
-        except Exception as error:
+        except USER_ERRORS as error:
             raise env_raised(error, -1, name) from error
 
     def _write(self, obs: Any, info: dict[str, Any], call: str) -> None:
         try:
-            shown, from_where = obs, info
-            if self._mask_in_obs:
-                shown, from_where = obs["observation"], obs
-            self._show(shown)
-            if self._masks is not None:
-                self._write_masks(self._masks, from_where.get("action_mask"))
+            if self._masks is None:
+                self._show(obs)
+            else:
+                shown, masks = self._agent_spaces.take_mask(obs, info)
+                self._show(shown)
+                self._write_masks(self._masks, masks)
         except BadObservation as problem:
             raise env_error(str(problem), -1, call, FIX_SPACE) from None
         broken = self._obs.broken_row()
         if broken is not None:
-            raise env_error(broken[1], broken[0], call, FIX_NUMBERS)
+            raise env_error(broken.problem, broken.row, call, broken.fix)
         reward = self._step.reward
         if not all_true(np.isfinite(reward, out=self._finite)):
             index = int(np.argmin(np.isfinite(reward)))
@@ -191,7 +197,7 @@ class VectorGroup:
             )
 
     def _show(self, obs: Any) -> None:
-        """Copies what the environments returned: they may write it again."""
+        """Copies the observations, because the environments may write their arrays again."""
         self._obs.write_all(obs)
 
     def _write_masks(self, masks: MaskRows, values: Any) -> None:
@@ -221,24 +227,27 @@ class VectorGroup:
 
     def render(self, index: int) -> np.ndarray:
         """A picture of one environment."""
-        pictures = self._vector.render()
+        with env_call(-1, "render"):
+            pictures = self._vector.render()
         if pictures is None or len(pictures) != self.num_envs:
             raise EnvError(
                 "render: expected one picture per environment, got none. "
                 "Set env.backend=single, or support render_mode='rgb_array'."
             )
-        return np.asarray(pictures[index])
+        return checked_picture(pictures[index], index)
 
     def state(self) -> Tree | None:
         """The vector environment's exact state, or None where it offers none."""
-        saved = env_state.get_state(self._vector)
+        with env_call(-1, "state"):
+            saved = env_state.get_state(self._vector)
         if saved is None:
             return None
         return {"vector": saved, "final": self._final.copy(), "step": step_state(self._step)}
 
     def restore(self, state: Tree) -> dict[str, EnvStep]:
         """Continues from `state`."""
-        env_state.set_state(self._vector, state["vector"])
+        with env_call(-1, "restore"):
+            env_state.set_state(self._vector, state["vector"])
         self._final[:] = state["final"]
         self._step.quiet = False
         restore_step(self._step, state["step"])
@@ -248,7 +257,8 @@ class VectorGroup:
         """Closes the vector environment."""
         vector, self._vector = self._vector, None
         if vector is not None:
-            vector.close()
+            with env_call(-1, "close"):
+                vector.close()
 
 
 def _check_autoreset(vector: Any) -> None:
@@ -260,6 +270,6 @@ def _check_autoreset(vector: Any) -> None:
     else:
         got, fix = str(mode), "Make it with AutoresetMode.NEXT_STEP, or set env.backend=single"
     raise ConfigError(
-        f"vector environment: expected next-step autoreset, got {got}. A new episode must open in "
-        f"the step after a final observation, which cannot be adapted from outside. {fix}."
+        f"vector environment: expected next-step autoreset, got {got}. A new episode must begin in "
+        f"the step after a final observation; SRL cannot change this from outside. {fix}."
     )

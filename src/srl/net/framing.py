@@ -1,10 +1,10 @@
 """Messages as frames: a small typed header, then array bytes as they lie in memory.
 
-The first frame is msgpack: the message, and for every further frame how long it is once unpacked
-(0: it travels as it is). What follows is one run of bytes, cut into frames: small arrays share
-one, large ones have their own and are not copied on their way to the library. A receiver says where
-the bytes belong (`Body.copy_into`); their number must be exact. So nothing is ever allocated
-because a message says so.
+The first frame is msgpack. It holds the message, and the unpacked size of every further frame (0:
+the frame is not packed). "Packed" means compressed with lz4. The further frames are one sequence of
+bytes. Small arrays share a frame; a large array has its own, and is not copied before ZeroMQ gets
+it. The receiver says where the bytes belong (`Body.copy_into`), and their number must be exact. So
+a message can never make the receiver allocate memory.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Frames = Sequence[Buffer]
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_FRAMES = 4096
-"""Of one message."""
+"""Largest number of frames of one message."""
 OWN_FRAME_BYTES = 1 << 16
-"""An array from this size on is a frame of its own, and is not copied to be sent."""
+"""An array of this size or more has its own frame, and is not copied to be sent."""
 SHARED_FRAME_BYTES = 1 << 20
 """Small arrays share frames up to about this size."""
 PACK_BYTES = 1 << 12
-"""Arrays below this are not worth packing."""
+"""Arrays below this size are not packed: it is not worth the time."""
 MAX_GROWTH = 255
-"""lz4 cannot shrink anything by more than this."""
+"""Largest ratio of unpacked to packed size that lz4 can reach."""
 
 Message = TypeVar("Message")
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that a message may carry: not negative, and no larger than memory can hold."""
+"""A number that a message may carry: not negative, and small enough for an int64."""
 
 
 class _Header(msgspec.Struct, Generic[Message], array_like=True, frozen=True):
     message: Message
     unpacked: list[Natural] = []
-    """Bytes of each further frame once unpacked; 0: it is not packed."""
+    """Unpacked size of each further frame, in bytes; 0: the frame is not packed."""
 
 
 class Body:
-    """The bytes of a received message, to be put where they belong."""
+    """The array bytes of a received message, to be copied to where they belong."""
 
     __slots__ = ("_frames", "_unpacked")
 
@@ -55,20 +55,20 @@ class Body:
 
     @property
     def nbytes(self) -> int:
-        """Bytes as they travelled."""
+        """Number of bytes as received: packed frames count with their packed size."""
         return sum(frame.nbytes for frame in self._frames)
 
     def copy_into(self, targets: Iterable[memoryview | int]) -> None:
-        """Copies everything into the targets, one after another; a number skips so many bytes.
-        SpecError if it does not fit.
+        """Copies all bytes into the targets, one after another; an int skips so many bytes.
 
-        Targets are written from the first on: whoever gets the error has not got a message.
+        Raises SpecError if the sizes differ. Targets that come before the error have been
+        overwritten then, and hold no valid message.
         """
-        places = iter(targets)
+        remaining = iter(targets)
         for frame, unpacked in zip(self._frames, self._unpacked, strict=True):
             at, size = 0, unpacked or frame.nbytes
             while at < size:
-                target = next(places, None)
+                target = next(remaining, None)
                 wanted = target if isinstance(target, int) else len(target or b"")
                 if target is None or at + wanted > size or (unpacked and 0 < wanted < size):
                     expected = "no more bytes" if target is None else f"{wanted} bytes"
@@ -79,7 +79,7 @@ class Body:
                 if wanted and not isinstance(target, int):
                     target[:] = _unpack(frame, size) if unpacked else frame[at : at + wanted]
                 at += wanted
-        left = sum(place if isinstance(place, int) else place.nbytes for place in places)
+        left = sum(rest if isinstance(rest, int) else rest.nbytes for rest in remaining)
         if left:
             raise SpecError(f"message: expected {left} more bytes, got none. It was cut short.")
 
@@ -87,8 +87,8 @@ class Body:
 class Framing(Generic[Message]):
     """Encodes and decodes the messages of one union of types.
 
-    Its `digest` stands for the types and for the specs that the arrays have; both ends of a
-    connection compare theirs before anything else is said.
+    `digest` is a hash of the types and of the arrays' specs. Both ends of a connection compare
+    their digests before they send anything else.
     """
 
     def __init__(self, kinds: Any, specs: Any, *, max_header_bytes: int = MAX_HEADER_BYTES) -> None:
@@ -101,8 +101,11 @@ class Framing(Generic[Message]):
     def encode(
         self, message: Message, arrays: Iterable[Buffer | Packable] = (), *, packed: bool = False
     ) -> list[Buffer]:
-        """A message's frames. `arrays` are flat bytes, which must stay as they are until the
-        message is answered; `packed` packs those that are `Packable`."""
+        """Returns a message's frames.
+
+        `arrays` are flat bytes, which must not change until the message is answered. With `packed`,
+        arrays that are `Packable` are compressed.
+        """
         frames: list[Buffer] = [b""]
         unpacked: list[int] = []
         small: list[Buffer] = []
@@ -140,17 +143,17 @@ class Framing(Generic[Message]):
         return frames
 
     def decode(self, frames: Sequence[memoryview]) -> tuple[Message, Body]:
-        """The message and its bytes; anything malformed is a SpecError."""
+        """Returns the message and its bytes; raises SpecError if anything is malformed."""
         if not 0 < len(frames) <= MAX_FRAMES:
             raise SpecError(f"message: expected 1 to {MAX_FRAMES} frames, got {len(frames)}.")
-        head = frames[0]
-        if head.nbytes > self._max_header_bytes:
+        first = frames[0]
+        if first.nbytes > self._max_header_bytes:
             raise SpecError(
                 f"message: expected a header of at most {self._max_header_bytes} bytes, got "
-                f"{head.nbytes}."
+                f"{first.nbytes}."
             )
         try:
-            header = self._decoder.decode(head)
+            header = self._decoder.decode(first)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SpecError(f"message: expected a header, got something else ({error}).") from None
         body = list(frames[1:])
@@ -166,7 +169,7 @@ class Framing(Generic[Message]):
 
 
 class Packable:
-    """Bytes that are worth packing: pixels."""
+    """Bytes that are worth compressing, such as pixels."""
 
     __slots__ = ("data",)
 

@@ -1,8 +1,9 @@
-"""Keys of a run: CURVE pairs, in files that only their owner may read.
+"""Keys of a run: CURVE key pairs, in files that only their owner may read.
 
-Each run has a pair for its head and a pair with which hosts join it, both made anew whenever it is
-started, resumed or queued again. The head's stays in its memory. Who has the join key's file may
-take part in the run for as long as it goes on; nobody else can even finish a handshake.
+Each run has one pair for its head, and one pair with which hosts join the run. Both are made anew
+whenever the run is started, resumed or queued again. The head's pair stays in the head's memory.
+Any process that has the join key's file may take part in the run until the run ends. Without it no
+process can even finish a handshake.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import zmq
 from zmq.utils import z85
 
 from srl.errors import NetError
-from srl.files import write_whole
+from srl.files import write_atomically
 
 FOLDER = "keys"
 JOIN_FILE = "join.key"
 
 
 class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A CURVE pair, each half as 40 printable characters (Z85)."""
+    """A CURVE key pair, each key as 40 printable characters (Z85)."""
 
     public: str
     secret: str
@@ -36,7 +37,7 @@ class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host needs to join a run: whom to trust, and how to show that it may."""
+    """The keys that a host needs to join a run: the head's public key, and the join pair."""
 
     head: str
     """The head's public key."""
@@ -52,36 +53,38 @@ class JoinKey(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> KeyPair:
-        """The pair of whoever joins."""
+        """The key pair of the host that joins."""
         return KeyPair(public=self.public, secret=self.secret)
 
 
 class RunKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of one run, as its head holds them."""
+    """All keys of one run, as the head holds them."""
 
     head: KeyPair
     join: KeyPair
 
 
 def new_pair() -> KeyPair:
-    """A fresh pair."""
+    """Makes a new key pair."""
     public, secret = zmq.curve_keypair()
     return KeyPair(public=public.decode(), secret=secret.decode())
 
 
 def make_run_keys(run_dir: Path) -> RunKeys:
-    """Makes the keys of a run that starts, and the file for those who join it in `RUN/keys`. What
-    was there before is worth nothing from now on."""
+    """Makes the keys of a run that starts, and writes the join key's file in `RUN/keys`.
+
+    Keys of an earlier start of the same run are no longer valid.
+    """
     folder = run_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     head, join_pair = new_pair(), new_pair()
     join = JoinKey(head=head.public, public=join_pair.public, secret=join_pair.secret)
-    write_whole(folder / JOIN_FILE, msgspec.json.encode(join), private=True)
+    write_atomically(folder / JOIN_FILE, msgspec.json.encode(join), private=True)
     return RunKeys(head=head, join=join_pair)
 
 
 def join_key_path(run_dir: Path) -> Path:
-    """The file that a host needs to join the run."""
+    """Path of the file that a host needs to join the run."""
     return run_dir / FOLDER / JOIN_FILE
 
 
@@ -115,4 +118,6 @@ def _check(key: str, name: str) -> None:
             return
     except (ValueError, KeyError, TypeError, IndexError):
         pass
-    raise NetError(f"{name}: expected a key of 40 characters (Z85), got {len(key)} others.")
+    raise NetError(
+        f"{name}: expected a key of 40 characters (Z85), got other text ({len(key)} characters)."
+    )

@@ -1,4 +1,4 @@
-"""What one message between hosts may be like at most."""
+"""Limits on the size of one message between hosts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """Bounds of a message; whoever sends a longer one is cut off."""
+    """Largest size of a message; a connection that sends a larger one is ended."""
 
     frame_bytes: int = 64 << 20
-    """ZeroMQ itself ends a connection that sends a larger one, before it is read."""
+    """ZeroMQ itself ends a connection that sends a larger frame, before the frame is read."""
     frames: int = 4096
     message_bytes: int = 64 << 20

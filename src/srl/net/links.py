@@ -1,8 +1,9 @@
-"""Links between the gates of a run: one connection for each pair of hosts that need each other.
+"""Links between the bridges of a run: one connection for each pair of hosts that need each other.
 
-Of two hosts the one whose name comes first dials, the other one listens; either may then send. A
-link loses what is under way when it breaks, and mends by itself: those above send again what was
-not answered. What cannot be sent now is not kept here either, so that nothing piles up.
+Of two hosts, the one whose name sorts first dials and the other one listens; both may then send.
+When a link breaks, it loses the messages on their way and connects again by itself. The callers
+send a message again until it is answered. A message that cannot be sent now is not kept here,
+so that no queue grows.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import Any
 
 import zmq
 
-from srl.arena.shm import Bell
+from srl.arena.shm import WakePipe
 from srl.errors import NetError
 from srl.net.framing import Frames
-from srl.net.inbox import Socket
 from srl.net.keys import KeyPair, new_pair
 from srl.net.limits import Limits
 from srl.net.peers import Peer, Peers
+from srl.net.receiver import Socket
 from srl.net.sockets import LIMITS, LOOPBACK, Wire
 
-log = logging.getLogger("srl.gate")
+log = logging.getLogger("srl.bridge")
 
 MESSAGES_PER_TURN = 64
-"""Received from one connection before the others have their turn."""
+"""Largest number of messages read from one connection before the next one is read."""
 _GONE = (zmq.EHOSTUNREACH, zmq.ENOTSOCK)
 
 
 class Links:
-    """A gate's connections, by the names of the hosts at their other ends."""
+    """A bridge's connections, by the name of the host at the other end."""
 
     def __init__(self, host: str, address: str = LOOPBACK, *, limits: Limits = LIMITS) -> None:
         self.host = host
@@ -41,25 +42,24 @@ class Links:
         self._dialled: dict[str, tuple[Peer, Socket]] = {}
         self._by_key: dict[str, str] = {}
         self._routes: dict[str, tuple[str, bytes]] = {}
-        """The key and the route of each host that has dialled here."""
+        """The key and the ZeroMQ route of each host that has dialled this one."""
         self.sent_messages = self.sent_bytes = 0
         self.received_messages = self.received_bytes = 0
         self.unsent_messages = 0
-        """Messages for which there was no room, or no connection yet."""
+        """Messages that were not sent: the queue was full, or there was no connection."""
 
     @property
     def address(self) -> str:
-        """Where others reach this gate."""
+        """The address under which other hosts reach this bridge."""
         return self._listener.address
 
     @property
     def refused(self) -> int:
-        """Connections of strangers that were turned away, and of others that were ended because of
-        what they sent."""
+        """Connections without a valid key, and connections that were ended for what they sent."""
         return self._listener.refused + self._wire.cut_off
 
     def update(self, peers: Peers, needed: Collection[str]) -> None:
-        """Follows the address book: lets in those it names, dials those that are needed."""
+        """Applies a new address book: allows and dials the `needed` hosts, and drops the others."""
         wanted = {
             peer.host: peer
             for peer in peers.others
@@ -71,7 +71,7 @@ class Links:
         self._listener.admit({key: key for key in self._by_key})
         for host, (peer, socket) in list(self._dialled.items()):
             found = wanted.get(host)
-            if found is None or _place(found) != _place(peer):
+            if found is None or _identity(found) != _identity(peer):
                 del self._dialled[host]
                 self._wire.hang_up(socket)
         for host, (key, _) in list(self._routes.items()):
@@ -82,14 +82,14 @@ class Links:
                 try:
                     self._dial(peer)
                 except NetError as error:
-                    # What one host says of itself must not harm those that could do without it.
+                    # A wrong address of one host must not stop the links to the others.
                     log.error("host %r cannot be reached: %s", host, error)
 
     def redial(self, host: str) -> None:
-        """Dials anew, if it is for this end to do.
+        """Dials a host again, if this end is the one that dials.
 
-        A host that was dialled before its own address book named this one has turned it away, and
-        ZeroMQ does not try again after that.
+        A host refuses this one until its own address book names this one, and ZeroMQ does not try
+        again after a refusal.
         """
         if host in self._dialled:
             peer, socket = self._dialled[host]
@@ -104,7 +104,7 @@ class Links:
         return self.host < other
 
     def send(self, host: str, frames: Frames) -> bool:
-        """Hands a message to the link; False if there is no room or no connection now."""
+        """Gives a message to the link; False if the queue is full or there is no connection."""
         if host in self._dialled:
             socket, prefix = self._dialled[host][1], []
         elif host in self._routes:
@@ -128,20 +128,20 @@ class Links:
         return True
 
     def receive(self) -> Iterator[tuple[str, list[memoryview]]]:
-        """Messages that have come, each with the host that sent it."""
+        """Yields the messages that have arrived, each with the host that sent it."""
         for host, (_, socket) in list(self._dialled.items()):
-            for frames in self._arrived(socket):
+            for frames in self._received_frames(socket):
                 yield self._count(host, frames)
-        for frames in self._arrived(self._listener.socket):
+        for frames in self._received_frames(self._listener.socket):
             key = self._listener.name_of(frames[-1])
             sender = self._by_key.get(key or "")
             if sender is None or key is None:
-                # Its host left the book while it was connected.
+                # The host left the address book while it was connected.
                 continue
             self._routes[sender] = (key, frames[0].bytes)
             yield self._count(sender, frames[1:])
 
-    def _arrived(self, socket: Socket) -> Iterator[list[zmq.Frame]]:
+    def _received_frames(self, socket: Socket) -> Iterator[list[zmq.Frame]]:
         for _ in range(MESSAGES_PER_TURN):
             frames = self._wire.receive(socket)
             if frames is None:
@@ -154,17 +154,17 @@ class Links:
         self.received_bytes += sum(view.nbytes for view in views)
         return host, views
 
-    def wait(self, further: Bell, timeout_seconds: float) -> None:
-        """Sleeps until a message has come, `further` is rung, or the time is over."""
+    def wait(self, further: WakePipe, timeout_seconds: float) -> None:
+        """Sleeps until a message arrives, the wake pipe wakes this process, or the time is over."""
         sockets = [socket for _, socket in self._dialled.values()]
         waited: list[Any] = [further.fileno(), self._listener.socket, *sockets]
         items = [(one, int(zmq.POLLIN)) for one in waited]
         zmq.zmq_poll(items, int(timeout_seconds * 1000))
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes all connections."""
         self._wire.close()
 
 
-def _place(peer: Peer) -> tuple[int, str, str]:
+def _identity(peer: Peer) -> tuple[int, str, str]:
     return peer.incarnation, peer.address, peer.public_key

@@ -1,8 +1,7 @@
-"""Peers: the hosts of a run as its head sees them, which host runs which process, and how to reach
-each host's gate.
+"""The address book of a run: its hosts, the processes of each, and how to reach each bridge.
 
-The address book is a file in each host's folder, written whole and in one move. A host that is not
-in it, or is there with another incarnation, is dead to those who knew it.
+The head writes it. A copy is a file in each host's folder, which is replaced in one step. A host
+that has left it, or has another incarnation in it, counts as dead.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from pathlib import Path
 import msgspec
 
 from srl.errors import NetError
-from srl.files import write_whole
+from srl.files import write_atomically
 
 PEERS_FILE = "peers.json"
-UP_FILE = "gate.json"
+UP_FILE = "bridge.json"
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,37 +23,37 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     incarnation: int = 0
-    """Grows when the host joins again, or when its gate is replaced."""
+    """Increases when the host joins again, or when its bridge is replaced."""
     address: str = ""
-    """Where its gate listens ("tcp://10.0.0.2:40001"); empty before it does."""
+    """Where its bridge listens ("tcp://10.0.0.2:40001"); empty until the bridge listens."""
     public_key: str = ""
-    """Its gate's key."""
+    """Public key of its bridge; empty until the bridge listens."""
     processes: tuple[str, ...] = ()
-    """The processes that are placed there."""
+    """The processes that are placed on it."""
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """The address book, the own host included."""
+    """The address book: every host of the run, this one included."""
 
     own: str
-    """The name of the host whose copy this is."""
+    """The name of the host that this copy belongs to."""
     epoch: int = 0
-    """Grows with every change."""
+    """Increases with every change."""
     peers: tuple[Peer, ...] = ()
 
     @property
     def by_host(self) -> dict[str, Peer]:
-        """Every host by its name."""
+        """All hosts, by name."""
         return {peer.host: peer for peer in self.peers}
 
     @property
     def me(self) -> Peer:
-        """The own host."""
+        """The host that this copy belongs to."""
         return self.by_host.get(self.own) or Peer(host=self.own)
 
     @property
     def others(self) -> tuple[Peer, ...]:
-        """Every host but the own one."""
+        """All hosts except the one that this copy belongs to."""
         return tuple(peer for peer in self.peers if peer.host != self.own)
 
     @property
@@ -63,13 +62,13 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
         return {process: peer.host for peer in self.peers for process in peer.processes}
 
     def hosts_of(self, processes: Iterable[str]) -> tuple[str, ...]:
-        """The hosts that run any of the processes, in the order of the book."""
+        """The hosts that run any of the processes, in the order of the address book."""
         wanted = set(processes)
         return tuple(peer.host for peer in self.peers if wanted.intersection(peer.processes))
 
 
-class GateUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate says once it listens."""
+class BridgeEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a bridge listens, as the bridge writes it for its host's agent."""
 
     address: str
     public_key: str
@@ -77,12 +76,12 @@ class GateUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_peers(folder: Path, peers: Peers) -> None:
-    """Puts the address book into a host's folder; whoever does rings the gate afterwards."""
-    write_whole(folder / PEERS_FILE, msgspec.json.encode(peers), private=True)
+    """Writes the address book into a host's folder. The caller wakes the bridge afterwards."""
+    write_atomically(folder / PEERS_FILE, msgspec.json.encode(peers), private=True)
 
 
 def read_peers(folder: Path) -> Peers | None:
-    """The address book of a host's folder, or None before there is one."""
+    """Reads the address book in a host's folder; None before there is one."""
     try:
         data = (folder / PEERS_FILE).read_bytes()
     except FileNotFoundError:
@@ -95,14 +94,14 @@ def read_peers(folder: Path) -> Peers | None:
         ) from None
 
 
-def write_gate_up(folder: Path, up: GateUp) -> None:
-    """Says in a host's folder that its gate listens."""
-    write_whole(folder / UP_FILE, msgspec.json.encode(up), private=True)
+def write_bridge_endpoint(folder: Path, up: BridgeEndpoint) -> None:
+    """Writes into a host's folder where its bridge listens."""
+    write_atomically(folder / UP_FILE, msgspec.json.encode(up), private=True)
 
 
-def read_gate_up(folder: Path) -> GateUp | None:
-    """Where a host's gate listens, or None before it does."""
+def read_bridge_endpoint(folder: Path) -> BridgeEndpoint | None:
+    """Reads where a host's bridge listens; None before it does."""
     try:
-        return msgspec.json.decode((folder / UP_FILE).read_bytes(), type=GateUp)
+        return msgspec.json.decode((folder / UP_FILE).read_bytes(), type=BridgeEndpoint)
     except FileNotFoundError:
         return None

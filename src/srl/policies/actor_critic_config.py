@@ -1,4 +1,4 @@
-"""Settings of the actor-critic; apart from it, so that reading settings does not import torch."""
+"""Settings of the actor-critic, in a module of their own: reading them does not import torch."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ class ActorCriticConfig:
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the fully connected layers. Observations that are only images have none."""
     activation: Activation = "tanh"
-    """Between fully connected layers: tanh, relu or elu."""
+    """Activation between fully connected layers: tanh, relu or elu."""
     convolutions: tuple[tuple[int, int, int], ...] = ()
-    """Of images: [channels, kernel, stride] of each layer. Empty: those of Mnih et al. 2015 where
+    """Layers for images: [channels, kernel, stride] of each. Empty: those of Mnih et al. 2015 where
     they fit, two smaller ones where not."""
     image_features: int = 512
     """Width of the layer after the convolutions of an image."""
     shared: bool | None = None
-    """Actor and critic share all but their last layers. Unset: yes for images and memory, no
-    otherwise."""
+    """Whether actor and critic share all but their last layers. Unset: yes for images and memory,
+    no otherwise."""
     recurrent: Literal["none", "lstm", "gru"] = "none"
-    """Memory over the ticks of an episode."""
+    """Memory of the policy over the ticks of an episode."""
     recurrent_size: int = 128
     """Width of the memory."""
     normalize_obs: bool = False
-    """Observations of plain numbers in units of their running standard deviation, clipped at 10."""
+    """Normalise observations of plain numbers: units of their running standard deviation, clipped
+    at 10."""
     normalize_returns: bool = True
-    """The critic predicts in units of the running standard deviation of returns. Without it, large
-    returns make the value loss drown the policy's gradient when both are shortened together."""
+    """Let the critic predict in units of the running standard deviation of returns. Without this,
+    large returns make the value loss drown the policy's gradient, because both are shortened
+    together."""
     initial_log_std: float = 0.0
-    """Of real-valued actions: log of the standard deviation at the start."""
+    """Log of the initial standard deviation of real-valued actions."""
     policy_gain: float = 0.01
-    """Scale of the actor's last layer at the start; small means that all actions start about
-    equally likely."""
+    """Initial scale of the actor's last layer. If it is small, all actions are about equally likely
+    at the start."""
     value_gain: float = 1.0
-    """Scale of the critic's last layer at the start."""
+    """Initial scale of the critic's last layer."""
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.hidden_sizes):

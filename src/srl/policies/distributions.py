@@ -1,10 +1,9 @@
-"""Distributions over actions: small, batched over any leading axes, sampled with a generator of the
-caller.
+"""Distributions over actions, batched over any leading axes, sampled with the caller's generator.
 
-Every class answers the same questions: `sample`, `mode`, `log_prob`, `entropy` and `kl`. Parts of
-one action (the elements of a Box, the choices of a MultiDiscrete) are independent, so their log
-probabilities add up. `sample` takes a temperature per row: 1 samples, 0 is the mode, and what lies
-between is sharper than the policy.
+Every class has the same methods: `sample`, `mode`, `log_prob`, `entropy` and `kl`. The parts of an
+action (the elements of a Box, the choices of a MultiDiscrete) are independent, so their log
+probabilities add up. `sample` takes a temperature per row: 1 samples, 0 is the mode, and values
+between are sharper than the policy.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ import torch
 import torch.nn.functional as F
 
 FORBIDDEN = -1e9
-"""Logit of a choice that is not allowed: finite, so that 0 * log(0) stays 0 and a full mask gives
-no NaN."""
+"""Logit of a choice that is not allowed. It is finite, so that 0 * log(0) stays 0 and a full mask
+gives no NaN."""
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Distribution(ABC):
-    """What a policy believes it should do, for [..., *action shape] actions."""
+    """The interface of distributions over actions [..., *action shape]."""
 
     @abstractmethod
     def sample(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Actions; `temperature` [...] runs from 1 (sample, as None does) to 0 (mode)."""
+        """Samples actions; `temperature` [...] goes from 1 (sample, as None does) to 0 (mode)."""
 
     def draw(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions as `sample` takes them, and their log probabilities."""
+        """Samples actions as `sample` does, and returns their log probabilities, too."""
         action = self.sample(generator, temperature)
         return action, self.log_prob(action)
 
@@ -56,11 +55,14 @@ class Distribution(ABC):
     def kl(self, other: Self) -> torch.Tensor:
         """KL divergence from this distribution to `other`, in nats: [...]."""
 
-    def pull(
+    def backward_pass(
         self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
     ) -> tuple[torch.Tensor, ...] | None:
-        """By hand, the gradients of what this was made of: of sum(of_log_prob * log_prob(action) +
-        of_entropy * entropy), for [N] actions. None: not known, torch has to find them."""
+        """The gradients of the distribution's parameters for [N] actions, without autograd.
+
+        They are the gradients of sum(of_log_prob * log_prob(action) + of_entropy * entropy). None:
+        this class does not know them, so autograd must find them.
+        """
         return None
 
 
@@ -75,24 +77,26 @@ class Categorical(Distribution):
     def sample(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The Gumbel-max trick: the largest of log probability plus Gumbel noise is a sample."""
-        return self._drawn(generator, temperature).squeeze(-1)
+        """Samples by the Gumbel-max trick: the largest of log probability plus Gumbel noise."""
+        return self._draw_choice(generator, temperature).squeeze(-1)
 
     def draw(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choices and their log probabilities."""
-        drawn = self._drawn(generator, temperature)
-        return drawn.squeeze(-1), self.log_probs.gather(-1, drawn).squeeze(-1)
+        """Samples choices, and returns their log probabilities, too."""
+        choice = self._draw_choice(generator, temperature)
+        return choice.squeeze(-1), self.log_probs.gather(-1, choice).squeeze(-1)
 
-    def _drawn(self, generator: torch.Generator, temperature: torch.Tensor | None) -> torch.Tensor:
-        """Choices [..., 1]."""
+    def _draw_choice(
+        self, generator: torch.Generator, temperature: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Samples choices, [..., 1]."""
         # -log of exponential noise is Gumbel noise.
         noise = torch.empty_like(self.log_probs).exponential_(generator=generator).log_()
         if temperature is None:
             score = self.log_probs - noise
         else:
-            factor = _expanded(temperature, noise)
+            factor = _expand(temperature, noise)
             score = torch.addcmul(self.log_probs, noise, factor, value=-1)
         return score.argmax(-1, keepdim=True)
 
@@ -113,10 +117,10 @@ class Categorical(Distribution):
         """KL divergence to `other`."""
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
 
-    def pull(
+    def backward_pass(
         self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
     ) -> tuple[torch.Tensor, ...]:
-        """The gradient of the logits [N, n]. (That of choices that are not allowed is 0.)"""
+        """The gradient of the logits [N, n]. It is 0 for choices that are not allowed."""
         probs = self.log_probs.exp()
         weight = of_log_prob.unsqueeze(-1)
         gradient = probs * -weight
@@ -194,7 +198,7 @@ class Bernoulli(Distribution):
 
     @property
     def mode(self) -> torch.Tensor:
-        """The likelier position of each switch."""
+        """The more likely position of each switch."""
         return self.parts.mode.to(torch.int8)
 
     def log_prob(self, action: torch.Tensor) -> torch.Tensor:
@@ -214,8 +218,8 @@ class DiagGaussian(Distribution):
     """Independent normals: mean [..., *shape], log_std broadcast to it, actions float32 [...,
     *shape].
 
-    Samples are not clipped to the bounds of the Box: the probability of what was drawn stays exact,
-    and the environment's side does the clipping.
+    Samples are not clipped to the bounds of the Box, so that their log probabilities stay exact.
+    The environment's side clips them.
     """
 
     def __init__(self, mean: torch.Tensor, log_std: torch.Tensor, num_axes: int = 1) -> None:
@@ -226,21 +230,21 @@ class DiagGaussian(Distribution):
     def sample(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Mean plus scaled normal noise."""
+        """Samples the mean plus scaled normal noise."""
         return torch.addcmul(self.mean, self._noise(generator, temperature), self.log_std.exp())
 
     def draw(
         self, generator: torch.Generator, temperature: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions and their log densities, which the noise alone decides."""
+        """Samples actions, and returns their log densities, which follow from the noise alone."""
         noise = self._noise(generator, temperature)
         action = torch.addcmul(self.mean, noise, self.log_std.exp())
         return action, self._sum(noise.square_().mul_(-0.5).sub_(self.log_std + _HALF_LOG_TWO_PI))
 
     def _noise(self, generator: torch.Generator, temperature: torch.Tensor | None) -> torch.Tensor:
-        """In units of the standard deviation."""
+        """Normal noise in units of the standard deviation."""
         noise = torch.empty_like(self.mean).normal_(generator=generator)
-        return noise if temperature is None else noise.mul_(_expanded(temperature, noise))
+        return noise if temperature is None else noise.mul_(_expand(temperature, noise))
 
     @property
     def mode(self) -> torch.Tensor:
@@ -264,7 +268,7 @@ class DiagGaussian(Distribution):
             other.log_std - self.log_std + (variance + distance) / (2 * other_variance) - 0.5
         )
 
-    def pull(
+    def backward_pass(
         self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
     ) -> tuple[torch.Tensor, ...] | None:
         """The gradients of the mean [N, n] and of the log standard deviation [n]."""
@@ -280,8 +284,8 @@ class DiagGaussian(Distribution):
         return values.sum(self._axes) if self._axes else values
 
 
-def _expanded(temperature: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A per-row factor with the trailing axes that `like` has more."""
+def _expand(temperature: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The temperature of each row, with trailing axes added up to the rank of `like`."""
     if like.dim() == temperature.dim() + 1:  # The usual case, in the cheapest way.
         return temperature.unsqueeze(-1)
     return temperature.reshape(temperature.shape + (1,) * (like.dim() - temperature.dim()))

@@ -1,4 +1,4 @@
-"""What the policy worker and the algorithms ask of a policy."""
+"""The interface of policies, as policy workers and algorithms use it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from srl.data.tree import Tree
 
 
 class Act(NamedTuple):
-    """What a policy answers, as tensors; the policy worker makes an InferenceReply of it."""
+    """The answer of a policy, as tensors; the policy worker makes an InferenceReply of it."""
 
     action: torch.Tensor
-    state: Tree
+    policy_state: Tree
     extras: Tree
 
 
 class Policy(nn.Module, ABC):
-    """Observation to action. Parameters and buffers together are what a snapshot carries.
+    """Maps observations to actions. Its parameters and buffers together are the weights of a
+    snapshot.
 
     A policy is built as `PolicyClass(agent, config)` in every process that needs it, and found by
     import path.
@@ -44,18 +45,22 @@ class Policy(nn.Module, ABC):
     def act(
         self,
         obs: Tree,
-        state: Tree,
+        policy_state: Tree,
         is_first: torch.Tensor,
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
     ) -> Act:
-        """Chooses actions for [rows, ...] without gradients; zeroes `state` where `is_first`.
+        """Chooses actions for [rows, ...] without gradients.
 
-        `explore` is float32 [rows]: 1 samples, 0 is greedy. All randomness comes from `generator`.
-        What is returned is read before the next call, which may write it again.
+        Zeroes `policy_state` where `is_first`. `explore` is float32 [rows]: 1 samples, 0 is greedy.
+        All randomness comes from `generator`. The caller reads the result before the next call,
+        which may overwrite it.
         """
 
     def pack(self) -> None:
-        """Told whenever the weights were replaced and will only be used by `act` until the next
-        call: a policy may keep them in a form that acts faster."""
+        """Prepares the policy for `act` after its weights were replaced.
+
+        Until the next call only `act` uses the weights, so a policy may keep them in a form that
+        acts faster.
+        """

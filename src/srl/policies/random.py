@@ -1,4 +1,4 @@
-"""A policy that chooses blindly: a baseline, a first opponent, and a test of everything but
+"""A policy that chooses at random: a baseline, a first opponent, and a test of everything but
 learning."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RandomConfig:
 
 
 class RandomPolicy(Policy):
-    """Uniform over the allowed actions, whatever is observed; standard normal where a bound is
+    """Uniform over the allowed actions for any observation; standard normal where a bound is
     infinite.
 
     It has no parameters and ignores `explore`.
@@ -38,13 +38,13 @@ class RandomPolicy(Policy):
     def act(
         self,
         obs: Tree,
-        state: Tree,
+        policy_state: Tree,
         is_first: torch.Tensor,
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
     ) -> Act:
-        """Uniform actions for [rows, ...]."""
+        """Chooses uniform actions for [rows, ...]."""
         rows = leaves(obs)[0].shape[0]
         device = is_first.device
         match self.agent.action:
@@ -59,11 +59,11 @@ class RandomPolicy(Policy):
                 action = Bernoulli(flat, action_mask).sample(generator)
             case Box(shape):
                 action = self._box(torch.empty(rows, *shape, device=device), generator)
-        return Act(action, state, {})
+        return Act(action, policy_state, {})
 
     def _box(self, out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         low, high = self._low.to(out.device), self._high.to(out.device)
-        # (Bounds so far apart that their distance is no number are none.)
+        # Bounds count as infinite if their distance is not a finite number.
         bounded = (high - low).isfinite()
         normal = torch.empty_like(out).normal_(generator=generator)
         span = torch.where(bounded, high - low, 0.0)

@@ -1,7 +1,8 @@
-"""The policies that have a short name; any other is found by its import path."""
+"""The policies with a short name; any other is found by its import path."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
@@ -15,7 +16,7 @@ POLICIES = {
     "random": "srl.policies.random:RandomPolicy",
 }
 _CONFIGS = {"actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig"}
-"""Settings that can be had without the policy, which would import torch."""
+"""Settings classes that can be imported without the policy, which would import torch."""
 
 
 def find_policy(name: str) -> type[Policy]:
@@ -28,6 +29,11 @@ def find_policy(name: str) -> type[Policy]:
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(
             f"policy: expected a subclass of srl.policies.protocol.Policy, got {found!r}."
+        )
+    if not dataclasses.is_dataclass(getattr(found, "Config", None)):
+        raise ConfigError(
+            f"policy {name!r}: expected a dataclass `Config` in the class, with the settings "
+            "network.* as its fields, got none. Without settings: @dataclass class Config: pass."
         )
     return found
 

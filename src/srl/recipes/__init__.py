@@ -1,4 +1,7 @@
-"""Complete experiments by name: each a function that returns an `Experiment`, one family a file."""
+"""Complete experiments by name.
+
+Each recipe is a function that returns an `Experiment`. Each family of recipes has its own file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ RECIPES = {name: f"srl.recipes.{f}:{name}" for f, names in _FAMILIES.items() for
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe behind a name; nothing is imported before it is asked for."""
+    """The recipe with this name; its module is imported only now."""
     if name not in RECIPES:
         raise ConfigError(f"no recipe is named {name!r}: {nearest(name, RECIPES)}")
     return resolve(RECIPES[name])  # type: ignore[no-any-return]

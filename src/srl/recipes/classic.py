@@ -61,6 +61,7 @@ def mountaincar_continuous() -> Experiment:
             "gae_lambda": 0.9,
             "gamma": 0.9999,
             "entropy_coefficient": 0.01,
+            "max_policy_age": 0,
         },
         network={
             "name": "actor_critic",
@@ -88,6 +89,7 @@ def pendulum() -> Experiment:
             "learning_rate_schedule": "linear",
             "gamma": 0.9,
             "entropy_coefficient": 0.0,
+            "max_policy_age": 0,
         },
         network={"name": "actor_critic", "normalize_obs": True, "normalize_returns": True},
         steps=200_000,

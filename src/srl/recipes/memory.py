@@ -1,4 +1,4 @@
-"""Tasks that cannot be solved from what is seen now: the policy has to remember."""
+"""Tasks that the current observation does not solve: the policy has to remember."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def memory() -> Experiment:
     """Name a cue that was shown eight steps ago; an LSTM reaches 1, without memory it is 0.25."""
     return Experiment(
         name="memory",
-        env=EnvConfig(id="srl.envs.memory:CueRecall"),
+        env=EnvConfig(id="srl.envs.tasks.memory:CueRecall"),
         actor=ActorConfig(envs=32),
         algorithm={
             "name": "ppo",
@@ -29,10 +29,10 @@ def memory() -> Experiment:
 
 
 def cartpole_masked() -> Experiment:
-    """CartPole without velocities: an LSTM works them out from one step to the next."""
+    """CartPole without velocities: an LSTM infers them from earlier observations."""
     return Experiment(
         name="cartpole_masked",
-        env=EnvConfig(id="srl.envs.memory:MaskedCartPole"),
+        env=EnvConfig(id="srl.envs.tasks.memory:MaskedCartPole"),
         actor=ActorConfig(envs=32),
         algorithm={
             "name": "ppo",

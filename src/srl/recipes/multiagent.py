@@ -1,4 +1,4 @@
-"""Several agents: policies against each other, one policy for a team, and turns."""
+"""Several agents: opposing policies, one policy for a team, and turn-based games."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def tictactoe_random() -> Experiment:
         actor=ActorConfig(envs=16),
         algorithm={**_PPO, "gamma": 1.0},
         steps=300_000,
-        until="policies.learner.episode_return_mean>=0.85",
+        until="return/learner>=0.85",
     )

@@ -1,27 +1,45 @@
-"""From what a user names (a recipe, an environment, a class) to an experiment."""
+"""Finds the experiment for a user's target: a recipe, an environment or a class."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from srl.data.spec import AgentSpec, ArraySpec, Box
+from srl.algorithms.ppo.config import PPOConfig
+from srl.data.memory_layout import Shape
+from srl.data.spec import AgentSpec, ArraySpec, Box, EnvSpec
 from srl.data.tree import leaves
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError, nearest
-from srl.experiment import Experiment, PolicyConfig
+from srl.experiment import NAME, Experiment, PolicyConfig
 from srl.recipes import RECIPES, find_recipe
 from srl.resolve import path_of, resolve
+from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
 
+BATCH_BYTES = 256_000_000
+"""Most bytes of observations in a default batch. Memory holds four such batches, and a CPU learns
+from one in about a minute."""
 DEFAULT_STEPS = 1_000_000
-"""How long an environment without a recipe is trained, if nothing else ends the run."""
+"""Steps of training for an environment without a recipe, if nothing else ends the run."""
 
 
 def find_experiment(target: Any, env_args: dict[str, Any] | None = None) -> Experiment:
-    """The experiment that a name, a class, a function or an Experiment stands for."""
-    args = env_args or {}
+    """The experiment for a name, a class, a function or an Experiment."""
+    if isinstance(target, str) and target in RECIPES:
+        return _with_args(find_recipe(target)(), env_args or {})
+    from srl.envs.ids import with_importable_id
+
+    experiment = _user_experiment(target, env_args or {})
+    env = with_importable_id(experiment.env)
+    return experiment if env is experiment.env else dataclasses.replace(experiment, env=env)
+
+
+def _user_experiment(target: Any, args: dict[str, Any]) -> Experiment:
+    """The experiment for a target that is not one of SRL's recipes."""
     if isinstance(target, Experiment):
         return _with_args(target, args)
     if not isinstance(target, str):
@@ -31,11 +49,9 @@ def find_experiment(target: Any, env_args: dict[str, Any] | None = None) -> Expe
                 f"Experiment, got {type(target).__name__}."
             )
         target = path_of(target)
-    if target in RECIPES:
-        return _with_args(find_recipe(target)(), args)
     if ":" in target and not target.startswith(("envpool:", "pettingzoo:")):
         target = absolute(target)
-        recipe = _own_recipe(target)
+        recipe = _user_recipe(target)
         if recipe is not None:
             return _with_args(recipe, args)
     elif ":" not in target:
@@ -44,10 +60,13 @@ def find_experiment(target: Any, env_args: dict[str, Any] | None = None) -> Expe
 
 
 def for_env(env: EnvConfig) -> Experiment:
-    """PPO for an environment, with settings chosen by what its agents see and do."""
+    """PPO for an environment, with settings chosen by its observations and actions."""
+    from srl.envs.ids import with_importable_id
     from srl.envs.registry import probe
 
-    spec = probe(env)
+    # Every process will make the environment in this way; now any import error shows.
+    made = with_importable_id(env)
+    spec = probe(made)
     agents = list(spec.agents.items())
     groups: list[tuple[AgentSpec, list[str]]] = []
     for name, agent in agents:
@@ -57,15 +76,30 @@ def for_env(env: EnvConfig) -> Experiment:
                 break
         else:
             groups.append((agent, [name]))
-    # Agents with equal spaces share a policy; others cannot.
+    # Agents with equal spaces share a policy; other agents cannot.
     policies = {"default": PolicyConfig()}
     if len(groups) > 1:
-        policies = {names[0]: PolicyConfig(agents=tuple(names)) for _, names in groups}
+        policies = {}
+        for _, names in groups:
+            policies[_policy_name(names[0], policies)] = PolicyConfig(agents=tuple(names))
     actor, algorithm, network = _settings(groups[0][0])
+    actor, algorithm = _fit_to_memory(actor, algorithm, spec)
     name = env.id.split(":")[-1].split("/")[-1]
     return Experiment(
-        name=name, env=env, actor=actor, algorithm=algorithm, network=network, policies=policies
+        name=name, env=made, actor=actor, algorithm=algorithm, network=network, policies=policies
     )
+
+
+def _policy_name(agent: str, taken: Collection[str]) -> str:
+    """A valid policy name that is not in `taken`, as close to an agent's name as possible."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", agent)[:50]
+    if not NAME.fullmatch(stem):
+        stem = f"_{stem}"
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}"
+    return name
 
 
 def absolute(path: str) -> str:
@@ -78,10 +112,12 @@ def _settings(agent: AgentSpec) -> tuple[ActorConfig, dict[str, Any], dict[str, 
     algorithm: dict[str, Any] = {"name": "ppo"}
     network: dict[str, Any] = {"name": "actor_critic"}
     if any(_is_image(leaf) for leaf in leaves(agent.obs)):
-        # What Mnih et al. (2015) and the PPO paper use for Atari.
+        # The settings that Mnih et al. (2015) and the PPO paper use for Atari.
         algorithm |= {"clip": 0.1, "learning_rate": 2.5e-4, "clip_reward": "sign"}
         return ActorConfig(envs=8), algorithm, network
     network |= {"normalize_obs": True, "normalize_returns": True}
+    # Small networks learn fast, and data one version old then teaches less.
+    algorithm["max_policy_age"] = 0
     if isinstance(agent.action, Box):
         algorithm |= {
             "epochs": 10,
@@ -92,6 +128,27 @@ def _settings(agent: AgentSpec) -> tuple[ActorConfig, dict[str, Any], dict[str, 
     else:
         algorithm |= {"learning_rate": 1e-3}
     return ActorConfig(envs=16), algorithm, network
+
+
+def _fit_to_memory(
+    actor: ActorConfig, algorithm: dict[str, Any], spec: EnvSpec
+) -> tuple[ActorConfig, dict[str, Any]]:
+    """Fewer environments and shorter rollouts where observations are large or agents are many."""
+    seen = sum(
+        Shape(leaf.shape, leaf.dtype).nbytes
+        for agent in spec.agents.values()
+        for leaf in leaves(agent.obs)
+    )
+    envs, ticks = actor.envs, PPOConfig.rollout_length
+    # In small steps, so that neither becomes 1 while the other is large.
+    for fewest, shortest in ((4, 32), (2, 16), (1, 1)):
+        while envs > fewest and envs * ticks * seen > BATCH_BYTES:
+            envs //= 2
+        while ticks > shortest and envs * ticks * seen > BATCH_BYTES:
+            ticks //= 2
+    if ticks != PPOConfig.rollout_length:
+        algorithm = {**algorithm, "rollout_length": ticks}
+    return dataclasses.replace(actor, envs=envs), algorithm
 
 
 def _is_image(leaf: ArraySpec) -> bool:
@@ -105,9 +162,12 @@ def _with_args(experiment: Experiment, args: dict[str, Any]) -> Experiment:
     return dataclasses.replace(experiment, env=env)
 
 
-def _own_recipe(path: str) -> Experiment | None:
-    """A user's function that says it returns an Experiment is a recipe, not an environment."""
-    from srl.envs.making import is_gymnasium_id
+def _user_recipe(path: str) -> Experiment | None:
+    """The experiment of a user's recipe, or None if the path names an environment.
+
+    A function is a recipe if its return annotation is `Experiment`.
+    """
+    from srl.envs.ids import is_gymnasium_id
 
     if is_gymnasium_id(path):
         return None
@@ -115,16 +175,17 @@ def _own_recipe(path: str) -> Experiment | None:
     if isinstance(found, Experiment):
         return found
     returns = getattr(found, "__annotations__", {}).get("return")
-    # With `from __future__ import annotations` it is what stands there: `srl.Experiment`, say.
+    # With `from __future__ import annotations` this is text, for example `srl.Experiment`.
     if returns is Experiment or str(returns).rpartition(".")[2] == "Experiment":
-        made: Experiment = found()
+        with user_code(f"recipe {path!r}"):
+            made: Experiment = found()
         return made
     return None
 
 
 def _check_name(name: str) -> None:
-    """Raises if a name without a colon is neither a recipe's nor an environment's."""
-    from srl.envs.making import find_gymnasium, gymnasium_ids
+    """Raises if no recipe and no environment has this name."""
+    from srl.envs.ids import find_gymnasium, gymnasium_ids
 
     try:
         find_gymnasium(name)

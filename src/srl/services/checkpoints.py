@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or not there: written aside, manifest last, then renamed.
+"""Checkpoints that are either complete or absent: parts first, the manifest last, then one rename.
 
 checkpoints/
     000000012/                  a checkpoint: its number
@@ -6,8 +6,7 @@ checkpoints/
         trainer%2F0.safetensors
         manifest.json               hashes and sizes of the parts, and a hash of itself
         tags/final                  a tag: an empty file
-    .tmp-000000013-812-f3/        not finished yet; removed by whoever opens the store after its
-    death
+    .tmp-000000013-812-f3/      unfinished; if its writer dies, the next writer removes it
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import hashlib
-import math
 import os
 import re
 import shutil
@@ -28,22 +26,29 @@ import msgspec
 import numpy as np
 
 from srl.data.codec import load_state
+from srl.data.counts import Count, Version
 from srl.data.tree import Tree
 from srl.errors import CheckpointError, ConfigError, nearest
-from srl.services.parts import (
+from srl.files import read_limited
+from srl.services.checkpoint_names import best_by_policy, choose, is_checkpoint, is_version
+from srl.services.checkpoint_parts import (
     LOCK_FILE,
     UNFINISHED,
+    CheckpointPart,
     FolderLock,
-    Part,
     cannot_write,
     hash_parts,
+    part_file,
     sync,
     verify_part,
     write_part,
 )
 
 MANIFEST_FILE = "manifest.json"
-_NAME = re.compile(r"\d{9,}")
+MAX_MANIFEST_BYTES = 1 << 24
+"""Largest manifest that is read; one with parts of ten thousand workers fits."""
+MOST_DAMAGED = 16
+"""Damaged checkpoints that are examined before the search for a whole one ends."""
 _TAG = re.compile(r"[A-Za-z][\w.-]*")
 _TEMPORARY, _GONE = ".tmp-", ".gone-"
 
@@ -52,7 +57,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointStore",
     "Manifest",
-    "Part",
+    "CheckpointPart",
     "open_checkpoint",
     "read_part",
     "read_weights",
@@ -63,14 +68,15 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """How often a run is saved, and which checkpoints stay."""
+    """How often a run is saved, and which checkpoints are kept."""
 
     every_seconds: float = 30.0
     """Seconds between two checkpoints; one more is written when the run ends."""
     keep_last: int = 3
-    """Newest checkpoints that stay. The best and the tagged ones always do."""
+    """Number of newest checkpoints that are kept. The best and the tagged ones always are."""
     keep_best: bool = True
-    """Keep the checkpoint with the highest score (evaluation return, else training return)."""
+    """Keep each policy's checkpoint with the highest score (evaluation return, else training
+    return)."""
 
     def __post_init__(self) -> None:
         if self.every_seconds <= 0:
@@ -84,19 +90,20 @@ class CheckpointConfig:
 class Manifest(msgspec.Struct, kw_only=True, frozen=True):
     """What a checkpoint holds, and the hashes that prove it is whole."""
 
-    number: int
+    number: Count
     """Counts up with every checkpoint of a run."""
-    policy_versions: dict[str, int]
-    env_steps: int
-    episodes: int
-    score: float | None = None
-    """Higher is better; None where nothing has been measured."""
+    policy_versions: dict[str, Version]
+    env_steps: Count
+    episodes: Count
+    scores: dict[str, float | None] = {}
+    """By policy, or POLICY/SIDE if it plays several sides; higher is better. A policy without a
+    measured score has no entry."""
     seconds: float = 0.0
-    """Of training so far."""
-    parts: dict[str, Part] = {}
+    """Seconds of training so far."""
+    parts: dict[str, CheckpointPart] = {}
     """By part name; filled in by `commit`."""
     exact: bool = False
-    """All workers' states are inside, so that a resumed run continues exactly."""
+    """Whether the states of all workers are inside, so that a resumed run continues exactly."""
     created: float = msgspec.field(default_factory=time.time)
     """Unix time."""
     srl_version: str = ""
@@ -124,12 +131,12 @@ def weights_part(policy: str) -> str:
 
 
 def read_weights(checkpoint: Checkpoint, policy: str) -> dict[str, np.ndarray[Any, Any]]:
-    """A policy's weights by name, after checking that they are what was written."""
+    """Reads a policy's weights by name, after checking that they are as they were written."""
     return dict(read_part(checkpoint, weights_part(policy)))
 
 
 def read_part(checkpoint: Checkpoint, name: str) -> Tree:
-    """What one worker wrote, after checking that it is what was written."""
+    """Reads the part that one worker wrote, after checking that it is as it was written."""
     part = checkpoint.manifest.parts.get(name)
     if part is None:
         raise CheckpointError(
@@ -144,9 +151,9 @@ def read_part(checkpoint: Checkpoint, name: str) -> Tree:
 class CheckpointStore:
     """The checkpoints of one run.
 
-    One process writes (`begin`, workers' `write_part`, `commit`); any number may read meanwhile. A
-    checkpoint appears with one rename, so a reader never sees a part of one, whenever the writer
-    dies.
+    One process writes (`begin`, workers' `write_part`, `commit`). Any number of processes may read
+    at the same time. A checkpoint appears with one rename, so a reader never sees an incomplete
+    one, even if the writer dies.
     """
 
     def __init__(self, directory: Path, config: CheckpointConfig) -> None:
@@ -158,7 +165,7 @@ class CheckpointStore:
     # Writing
 
     def begin(self, number: int) -> Path:
-        """A fresh hidden folder for the parts of checkpoint `number`."""
+        """Makes a hidden folder for the parts of checkpoint `number`."""
         for folder in [folder for folder in self._locks if not folder.exists()]:
             self.abort(folder)  # A worker removed it when it could not write its part.
         try:
@@ -176,7 +183,8 @@ class CheckpointStore:
             lock.release()
 
     def commit(self, folder: Path, manifest: Manifest) -> Checkpoint:
-        """Makes the parts in `folder` a checkpoint, all at once, and removes those not kept."""
+        """Makes the parts in `folder` a checkpoint, all at once, and removes checkpoints that are
+        not kept."""
         target = self.directory / f"{manifest.number:09d}"
         try:
             for unfinished in folder.glob(f"*{UNFINISHED}"):
@@ -207,11 +215,12 @@ class CheckpointStore:
         return Checkpoint(target, manifest)
 
     def tag(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
-        """Names a checkpoint, which keeps it for good. A name that another one had moves over."""
-        if not _TAG.fullmatch(name) or name in ("latest", "best"):
+        """Gives a checkpoint a tag, which keeps it for good; the tag moves if another checkpoint
+        had it."""
+        if not _TAG.fullmatch(name) or name in ("latest", "best") or is_version(name):
             raise CheckpointError(
                 f"tag: expected a letter followed by letters, digits, '_', '.' or '-' "
-                f"(and neither 'latest' nor 'best'), got {name!r}."
+                f"(and neither 'latest' nor 'best' nor a version like 'v12'), got {name!r}."
             )
         try:
             tags = checkpoint.path / "tags"
@@ -229,16 +238,22 @@ class CheckpointStore:
         found = [c for c in self.list() if c.number not in self._corrupt]
         keep = {c.number for c in found[-self.config.keep_last :]}
         keep |= {c.number for c in found if c.tags}
-        if self.config.keep_best and (best := _best(found)):
-            keep.add(best.number)
+        if self.config.keep_best:
+            keep |= {checkpoint.number for checkpoint in best_by_policy(found).values()}
         newest = max(keep, default=-1)
         for path in self._folders():
-            # A damaged one newer than all that is whole stays until something has taken its place.
+            # A damaged checkpoint that is newer than all whole ones stays until a newer whole one
+            # exists.
             if int(path.name) not in keep and int(path.name) < newest:
                 with contextlib.suppress(OSError):
                     self._remove(path)
 
     # Reading
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no checkpoint, not even a damaged one."""
+        return not self._folders()
 
     def list(self) -> list[Checkpoint]:
         """All checkpoints with a readable manifest, oldest first."""
@@ -248,50 +263,39 @@ class CheckpointStore:
                 found.append(open_checkpoint(path))
         return found
 
-    def find(self, name: str) -> Checkpoint:
-        """The checkpoint called "latest" or "best", or by tag, number or policy version."""
+    def find(self, name: str, policy: str = "") -> Checkpoint:
+        """The checkpoint called "latest", by its tag, by its number ("12"), "best", or by a version
+        ("v340").
+
+        The best one and the version are those of `policy`. "best:NAME" names the policy itself. The
+        policy may be left out if only one learns.
+        """
         found = self.list()
         if not found:
-            raise CheckpointError(f"{self.directory}: expected a checkpoint, got none.")
-        if name == "latest":
-            return found[-1]
-        if name == "best":
-            if best := _best(found):
-                return best
-            raise CheckpointError(
-                f"{self.directory}: no checkpoint has a score yet, so none is best. "
-                "Use 'latest', or train until 100 episodes or an evaluation are over."
-            )
-        matches = [c for c in found if name in c.tags]
-        if not matches and name.isdecimal():
-            number = int(name)
-            matches = [c for c in found if c.number == number] or [
-                c for c in found if number in c.manifest.policy_versions.values()
-            ]
-        if matches:
-            return matches[-1]
-        known = {"latest", "best", *(str(c.number) for c in found)}
-        known.update(tag for c in found for tag in c.tags)
-        raise CheckpointError(
-            f"{self.directory}: no checkpoint {name!r}: {nearest(name, known)} "
-            f"(numbers {found[0].number} to {found[-1].number})"
-        )
+            # Raises an error that says what is wrong with the existing ones.
+            self.latest_valid()
+        return choose(self.directory, found, name, policy)
+
+    def best(self) -> dict[str, Checkpoint]:
+        """The checkpoint with the highest score, for each policy, or side of a policy, that has a
+        score."""
+        return best_by_policy(self.list())
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Tree]:
-        """All parts by name, after checking that every one is what was written."""
+        """Loads all parts by name, after checking that each one is as it was written."""
         return {name: read_part(checkpoint, name) for name in checkpoint.manifest.parts}
 
     def latest_valid(self) -> tuple[Checkpoint | None, str]:
-        """The newest whole checkpoint, and a note that says which newer ones are damaged and how.
+        """The newest whole checkpoint, and a note that says which newer ones are damaged, and how.
 
-        (None, "") where there are no checkpoints; damaged ones alone are an error.
+        Without any checkpoint it returns (None, ""). It raises a CheckpointError if all are
+        damaged, or if the newest `MOST_DAMAGED` are: examining one may take long.
         """
         notes: builtins.list[str] = []
         for path in reversed(self._folders()):
             try:
                 checkpoint = open_checkpoint(path)
-                problems = [verify_part(path, part) for part in checkpoint.manifest.parts.values()]
-                problem = next((text for text in problems if text), None)
+                problem = _damage(checkpoint)
             except CheckpointError as error:
                 problem = str(error)
             if problem is None:
@@ -300,6 +304,11 @@ class CheckpointStore:
                 return checkpoint, "; ".join(notes)
             self._corrupt.add(int(path.name))
             notes.append(f"checkpoint {int(path.name)} is corrupt: {problem}")
+            if len(notes) == MOST_DAMAGED:
+                raise CheckpointError(
+                    f"{self.directory}: none of the newest {MOST_DAMAGED} checkpoints is whole "
+                    f"({'; '.join(notes)}). Remove them to go on from an older one."
+                )
         if notes:
             raise CheckpointError(
                 f"{self.directory}: no whole checkpoint is left ({'; '.join(notes)}). "
@@ -308,27 +317,28 @@ class CheckpointStore:
         return None, ""
 
     def next_number(self) -> int:
-        """A number above all that are taken, damaged ones included."""
+        """A number above those of all checkpoints, damaged ones included."""
         return max((int(path.name) for path in self._folders()), default=0) + 1
 
     # Folders
 
     def _folders(self) -> builtins.list[Path]:
         try:
-            names = [name for name in os.listdir(self.directory) if _NAME.fullmatch(name)]
+            names = [name for name in os.listdir(self.directory) if is_checkpoint(name)]
         except FileNotFoundError:
             return []
         return [self.directory / name for name in sorted(names, key=int)]
 
     def _remove(self, path: Path) -> None:
-        # Hidden first: a reader must never list a folder that is half removed.
+        # Hide it first: a reader must never list a folder that is half removed.
         gone = self.directory / f"{_GONE}{path.name}-{_unique()}"
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def remove_leftovers(self) -> None:
-        """Removes what a killed writer has left; for the next writer, not for those who read."""
+        """Removes the leftovers of a killed writer; only the next writer calls it, readers do
+        not."""
         if not self.directory.is_dir():
             return
         for path in self.directory.iterdir():
@@ -340,15 +350,34 @@ class CheckpointStore:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Reads a checkpoint's manifest; its parts are not verified yet."""
     try:
-        data = (path / MANIFEST_FILE).read_bytes()
+        data = read_limited(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
         manifest = msgspec.json.decode(data, type=Manifest)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (
+        *(OSError, ConfigError, msgspec.DecodeError, UnicodeDecodeError),
+        RecursionError,
+    ) as error:
         raise CheckpointError(f"{MANIFEST_FILE} is unreadable ({error})") from None
-    # Over the bytes as they are, so that a manifest with other fields (of another version) still
+    for name, part in manifest.parts.items():
+        # Otherwise a name such as ../../x would lead to a file outside of the checkpoint.
+        if part.file != part_file(name):
+            raise CheckpointError(f"{MANIFEST_FILE} has a part {name!r} in {part.file!r}")
+    # Hash the bytes as they are, so that a manifest with other fields (of another version) still
     # opens.
     if _sha256(data.replace(manifest.digest.encode(), b"")) != manifest.digest:
         raise CheckpointError(f"{MANIFEST_FILE} is not what was written")
     return Checkpoint(path, manifest, _tags(path))
+
+
+def _damage(checkpoint: Checkpoint) -> str | None:
+    """The problem with a checkpoint, None if it is whole.
+
+    All sizes are compared before anything is hashed, because hashing large parts takes long.
+    """
+    for content in (False, True):
+        for part in checkpoint.manifest.parts.values():
+            if problem := verify_part(checkpoint.path, part, content=content):
+                return problem
+    return None
 
 
 def _tags(path: Path) -> tuple[str, ...]:
@@ -356,15 +385,6 @@ def _tags(path: Path) -> tuple[str, ...]:
         return tuple(sorted(os.listdir(path / "tags")))
     except OSError:
         return ()
-
-
-def _best(found: builtins.list[Checkpoint]) -> Checkpoint | None:
-    scored = [
-        (c.manifest.score, c.number, c)
-        for c in found
-        if c.manifest.score is not None and math.isfinite(c.manifest.score)
-    ]
-    return max(scored, key=lambda entry: entry[:2])[2] if scored else None
 
 
 def _unique() -> str:

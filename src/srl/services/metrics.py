@@ -1,4 +1,5 @@
-"""One collector turns what workers report into a snapshot, JSON lines and TensorBoard curves."""
+"""The metrics collector: it turns reports of workers into a snapshot, JSON lines and TensorBoard
+curves."""
 
 from __future__ import annotations
 
@@ -7,37 +8,43 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from srl.errors import ConfigError, RunError
-from srl.services.bottleneck import WorkerTimes, shares, since
-from srl.services.events import EventFile, Value
+from srl.files import read_lines
 from srl.services.messages import Episodes, Evaluation, Message, Note, Update
-from srl.services.policy_record import PolicyRecord, mean
-from srl.services.until import Until as Until
-from srl.services.until import parse_until as parse_until
+from srl.services.metric_names import MetricNames
+from srl.services.policy_metrics import PolicyMetrics, mean
+from srl.services.tensorboard import EventFile, Value
+from srl.services.worker_times import WorkerTimes, shares, since
 
 METRICS_FILE = "metrics.jsonl"
+POINTS = 20
+"""Updates that have a line each at the start of a run, so that a short run has a curve, too."""
+MAX_LINE_BYTES = 1 << 20
+"""Longest line of metrics.jsonl that is read; a line with ten thousand metrics fits."""
 _encode_line = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig:
-    """How often a run writes down how it is doing, and where."""
+    """How often a run writes its metrics, and where."""
 
     interval_seconds: float = 1.0
-    """Seconds between two lines of metrics.jsonl (and two points of every TensorBoard curve)."""
+    """Most seconds between two lines of metrics.jsonl, and between two points of a TensorBoard
+    curve. At the start it is less: a twentieth of the time since the first update. Each of the
+    first twenty updates has a line of its own."""
     tensorboard: bool = True
     """Write TensorBoard events into the run directory."""
     window: int = 100
-    """Training episodes behind episode_return_mean and episode_length_mean."""
+    """Number of last training episodes in episode_return_mean and episode_length_mean."""
     rate_seconds: float = 10.0
-    """Seconds behind env_steps_per_second."""
+    """Seconds over which env_steps_per_second is measured."""
 
     def __post_init__(self) -> None:
         if self.interval_seconds <= 0:
@@ -53,28 +60,33 @@ class LoggingConfig:
 
 
 class Collector:
-    """Everything a run knows about itself, in one place.
+    """The metrics of a run, in one place.
 
     *Consumes* messages (`add`) and worker times (`observe`), *produces* a line of metrics.jsonl and
-    a TensorBoard point each interval (`tick`). Nothing here waits; a full disk is a RunError. In a
-    serial run it is called directly, so `add` only appends and `tick` returns at once between
+    a TensorBoard point each interval (`tick`). Nothing here waits; a full disk is a RunError. A
+    serial run calls it directly, so `add` only appends, and `tick` returns at once between
     intervals.
     """
 
-    def __init__(self, run_dir: Path, config: LoggingConfig) -> None:
+    def __init__(self, run_dir: Path, config: LoggingConfig, names: MetricNames) -> None:
         self.run_dir = run_dir
         self.config = config
+        self.names = names
         self.path = run_dir / METRICS_FILE
         self.notes: deque[Note] = deque(maxlen=100)
-        """The latest notes, for the console to take."""
+        """The latest notes, for the console."""
         self.between_hosts: Callable[[], dict[str, float]] = dict
-        """What gates have counted; nothing where there is one host."""
-        self._policies: dict[str, PolicyRecord] = {}
+        """Counters of the bridges; empty on one host."""
+        self._policies = self._records()
         self._hosts: dict[str, float] = {}
         self._seconds_before = 0.0
         self._started: float | None = None
         self._now = 0.0
-        self._next = -math.inf
+        self._next_line = -math.inf
+        self._first_update: float | None = None
+        """Time of the first update since this start of the run."""
+        self._updates_with_line = 0
+        """Updates since this start of the run that had a line of their own."""
         self._points: deque[tuple[float, int]] = deque()
         self._rate: float | None = None
         self._times: list[WorkerTimes] = []
@@ -82,14 +94,19 @@ class Collector:
         self._workers: dict[str, float] = {}
         self._events: EventFile | None = None
 
+    def _records(self) -> dict[str, PolicyMetrics]:
+        names, window = self.names, self.config.window
+        return {policy: PolicyMetrics(policy, names, window) for policy in names.policies}
+
     def add(self, message: Message) -> None:
-        """Takes one message of a worker."""
+        """Takes one message of a worker; ignores messages about policies that the run does not
+        have."""
         if isinstance(message, Note):
             self.notes.append(message)
             return
         record = self._policies.get(message.policy)
         if record is None:
-            record = self._policies[message.policy] = PolicyRecord(self.config.window)
+            return
         match message:
             case Episodes():
                 record.add_episodes(message)
@@ -99,70 +116,85 @@ class Collector:
                 record.add_evaluation(message)
 
     def observe(self, times: list[WorkerTimes]) -> None:
-        """Takes the workers' times since they started; lines show shares since the line before."""
+        """Takes the workers' times since they started; a line shows shares since the line
+        before."""
         self._times = times
 
     @property
     def env_steps(self) -> int:
-        """Environment steps consumed by the policy that has consumed most."""
+        """Environment steps consumed by the policy that has consumed the most."""
         return max((int(p.totals.get("env_steps", 0)) for p in self._policies.values()), default=0)
 
     def consumed(self, policy: str) -> dict[str, int]:
-        """What a policy is known to have learned from, in environment and agent steps."""
+        """Environment and agent steps that a policy has learned from, as far as is known."""
         totals = self._policies[policy].totals if policy in self._policies else {}
         return {name: int(totals.get(name, 0)) for name in ("env_steps", "agent_steps")}
 
     def seconds(self, now: float) -> float:
-        """Seconds of training since the first tick, those before a resume included."""
+        """Seconds of training since the first tick, including those before a resume."""
         return self._seconds_before + (now - self._started if self._started is not None else 0.0)
 
     @property
-    def score(self) -> float | None:
-        """What makes a checkpoint best: the evaluation's mean return, else the full window's."""
-        values = self.snapshot()
-        if (score := values.get("eval_return_mean")) is None and values["window_full"]:
-            score = values.get("episode_return_mean")
-        return float(score) if score is not None and math.isfinite(score) else None
+    def scores(self) -> dict[str, float]:
+        """The scores that select the best checkpoints, where they are known.
+
+        There is one for each policy that learns, or for each side (POLICY/SIDE) if it plays
+        several.
+        """
+        each = [self._policies[name].scores for name in self.names.learning]
+        return {n: float(s) for found in each for n, s in found.items() if math.isfinite(s)}
 
     def snapshot(self) -> dict[str, Value]:
-        """The latest numbers by name.
+        """The latest metrics by name (see `MetricNames`).
 
-        With several policies, `policies.<name>.*` has each one's; the plain names are then means
-        over the policies that learn, and counters are those of the policy that is furthest.
+        Metrics of progress also exist for all policies together: counters are those of the policy
+        that is furthest. Returns are by policy only.
         """
-        each = {name: record.values() for name, record in sorted(self._policies.items())}
         values: dict[str, Value] = {
             "seconds": self.seconds(self._now),
             "env_steps": 0,
             "episodes": 0,
             "policy_version": 0,
-            "window_full": False,
         }
-        if len(each) == 1:
-            values.update(*each.values())
-        elif each:
-            values.update(_over_policies(each))
-            for name, own in each.items():
-                values.update((f"policies.{name}.{key}", value) for key, value in own.items())
+        values.update(self._over_policies())
+        for record in self._policies.values():
+            values.update(record.values())
         if self._rate is not None:
             values["env_steps_per_second"] = self._rate
         values.update(self._workers)
         values.update(self._hosts)
         return values
 
-    def tick(self, now: float, *, force: bool = False) -> bool:
-        """Writes a line and a point if the interval is over; `now` is `time.monotonic()`.
+    @property
+    def has_news(self) -> bool:
+        """Whether the last update gets a line of its own, as the first ones do."""
+        return (
+            self._updates_with_line < POINTS
+            and bool(self._points)
+            and self.env_steps > self._points[-1][1]
+        )
 
-        Returns whether it wrote. `force` writes in any case (the last line of a run).
+    def tick(self, now: float, *, force: bool = False) -> bool:
+        """Writes a line and a point if there are news or the interval is over; returns whether it
+        wrote.
+
+        `now` is `time.monotonic()`. `force` writes in any case (the last line of a run).
         """
-        if now < self._next and not force:
+        news, steps = self.has_news, self.env_steps
+        if self._first_update is None and self._points and steps > self._points[0][1]:
+            self._first_update = self._next_line = now
+        if now < self._next_line and not news and not force:
             return False
+        self._updates_with_line += news
         if self._started is None:
             self._started = self._now = now
-            self._points.append((now, self.env_steps))
+            self._points.append((now, steps))
         elapsed = now - self._now
         self._now = now
-        self._next = now + self.config.interval_seconds
+        interval = self.config.interval_seconds
+        if self._first_update is not None:
+            interval = min(interval, (now - self._first_update) / POINTS)
+        self._next_line = now + interval
         self._measure_rate(now)
         self._hosts = self.between_hosts()
         if elapsed > 0:
@@ -178,7 +210,7 @@ class Collector:
         return True
 
     def close(self) -> None:
-        """Closes the TensorBoard file; the collector itself may go on."""
+        """Closes the TensorBoard file; the collector can still be used."""
         if self._events is not None:
             events, self._events = self._events, None
             try:
@@ -187,25 +219,38 @@ class Collector:
                 raise _cannot_write(self.path, error) from error
 
     def state(self, now: float) -> dict[str, Any]:
-        """All that a resumed run needs to go on counting."""
+        """The state with which a resumed run continues its counts."""
         return {
             "seconds": self.seconds(now),
             "policies": {name: record.state() for name, record in self._policies.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from `state`; metrics.jsonl is appended to."""
+        """Continues from `state`; new lines are appended to metrics.jsonl."""
         self._seconds_before = float(state["seconds"])
-        self._started, self._now, self._next = None, 0.0, -math.inf
+        self._started, self._now, self._next_line, self._first_update = None, 0.0, -math.inf, None
+        self._updates_with_line = 0
         self._points.clear()
-        self._policies = {
-            name: PolicyRecord.restored(self.config.window, policy)
-            for name, policy in state["policies"].items()
-        }
+        self._policies = self._records()
+        for name, record in self._policies.items():
+            if name in state["policies"]:
+                record.restore(state["policies"][name])
+
+    def _over_policies(self) -> dict[str, Value]:
+        """Metrics of the progress of all policies together."""
+        records = [self._policies[name] for name in self.names.learning or self._policies]
+        totals = [record.totals for record in records if record.totals]
+        values: dict[str, Value] = {"episodes": max(record.episodes for record in records)}
+        if totals:
+            for key in ("env_steps", "policy_version", "policy_age_max"):
+                values[key] = max(total[key] for total in totals)
+            values["agent_steps"] = sum(total["agent_steps"] for total in totals)
+            values["policy_age_mean"] = mean(total["policy_age_mean"] for total in totals)
+        return values
 
     def _measure_rate(self, now: float) -> None:
-        # A point is kept only where the counter moved: an update may take longer than the interval,
-        # and the rate would otherwise jump between zero and a peak.
+        # Only points at which the counter moved are kept. An update may take longer than the
+        # interval, and the rate would otherwise jump between zero and a peak.
         points, steps = self._points, self.env_steps
         if steps != points[-1][1]:
             points.append((now, steps))
@@ -216,7 +261,7 @@ class Collector:
 
     def _write_line(self, values: dict[str, Value]) -> None:
         with self.path.open("ab") as file:
-            # A run that was killed in the middle of a line must not spoil the next one.
+            # An incomplete line of a killed run must not spoil the next one.
             torn = file.tell() > 0 and not _ends_with_newline(self.path)
             file.write((b"\n" if torn else b"") + _encode_line(values) + b"\n")
 
@@ -229,49 +274,42 @@ class Collector:
         self._events.write(values, wall, steps)
 
 
-def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl as one forward history.
+def saved_names(state: dict[str, Any], learning: Sequence[str]) -> MetricNames:
+    """The names of the metrics in a saved `Collector.state`, without the environment."""
+    return MetricNames(
+        {name: tuple(saved.get("sides", ())) for name, saved in state["policies"].items()}, learning
+    )
 
-    A resumed run may start from before the last line; what it then wrote again replaces the older
-    lines. A torn line is skipped.
+
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_line_decoder = msgspec.json.Decoder(dict[str, float | _Int64 | bool | None])
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl as one history.
+
+    A resumed run may start from before the last line; the lines that it then writes replace the
+    older ones. A line that is incomplete, or has values that are not numbers, is skipped.
     """
     path = run_dir / METRICS_FILE
     try:
-        data = path.read_bytes()
+        found = list(read_lines(path, MAX_LINE_BYTES))
     except OSError as error:
         raise RunError(
             f"{path}: expected the metrics of a run, got {error.strerror}. Is this a run directory?"
         ) from None
     lines: list[dict[str, Any]] = []
-    for raw in data.splitlines():
+    for raw in found:
         try:
-            line = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
+            line = _line_decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        if not isinstance(line, dict) or "env_steps" not in line:
+        if not isinstance(line.get("env_steps"), int):
             continue
         while lines and lines[-1]["env_steps"] > line["env_steps"]:
             lines.pop()
         lines.append(line)
     return lines
-
-
-def _over_policies(each: dict[str, dict[str, Value]]) -> dict[str, Value]:
-    learning = [own for own in each.values() if "policy_version" in own] or list(each.values())
-    values: dict[str, Value] = {"window_full": all(own["window_full"] for own in learning)}
-    for key in ("env_steps", "episodes", "policy_version", "policy_age_max"):
-        values[key] = max((own[key] for own in learning if key in own), default=0)
-    values["agent_steps"] = sum(own.get("agent_steps", 0) for own in learning)
-    for key in (
-        "policy_age_mean",
-        "episode_return_mean",
-        "episode_length_mean",
-        "eval_return_mean",
-        "eval_length_mean",
-    ):
-        if found := [own[key] for own in learning if key in own]:
-            values[key] = mean(found)
-    return values
 
 
 def _worker_values(times: list[WorkerTimes], seconds: float) -> dict[str, float]:
@@ -283,10 +321,10 @@ def _worker_values(times: list[WorkerTimes], seconds: float) -> dict[str, float]
 
 
 def _worker_totals(times: list[WorkerTimes]) -> dict[str, float]:
-    """Seconds since the start, of all workers of a kind together, and how many they are.
+    """Seconds since the start, summed over all workers of a kind, and the number of workers.
 
-    A worker adds to its times when a step of it is over, which may take longer than the interval;
-    shares over several lines are differences of these.
+    A worker adds to its times when one of its steps is over, which may take longer than the
+    interval. Shares over several lines are differences of these sums.
     """
     totals: dict[str, float] = {}
     for worker in times:

@@ -1,5 +1,5 @@
-"""How workers report: messages to the collector, by a call in its own process or by a local socket
-from others."""
+"""How workers send metrics to the collector: by a call in its own process, else by a local
+socket."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from srl.services.messages import Episodes, Message, decode, encode
 SOCKET_NAME = "metrics.sock"
 _FLUSH_NS = 100_000_000
 _MAX_EPISODES = 500
-"""A message stays well below a local socket's datagram limit."""
+"""Most episodes in one message, which must stay well below a local socket's datagram limit."""
 
 
 class MetricsClient(Protocol):
     """A worker's end of the metrics service."""
 
     def send(self, message: Message) -> None:
-        """Reports something; never blocks."""
+        """Sends a message; never blocks."""
         ...
 
     def episodes(
@@ -35,17 +35,22 @@ class MetricsClient(Protocol):
         returns: list[float],
         lengths: list[int],
         metrics: dict[str, list[float]],
+        agents: list[int],
     ) -> None:
-        """Reports finished episodes; they may be sent together with later ones."""
+        """Reports finished episodes; they may be sent together with later ones.
+
+        `agents` has for each episode the index of the policy's agent that played it; empty if there
+        is one agent.
+        """
         ...
 
     def flush(self) -> None:
-        """Sends what was kept back."""
+        """Sends all that was kept back."""
         ...
 
 
 class InlineMetrics:
-    """The collector is in this process."""
+    """Metrics client in the process of the collector."""
 
     def __init__(self, add: Callable[[Message], None]) -> None:
         self.send = add
@@ -57,17 +62,20 @@ class InlineMetrics:
         returns: list[float],
         lengths: list[int],
         metrics: dict[str, list[float]],
+        agents: list[int],
     ) -> None:
         """Reports finished episodes at once."""
-        self.send(Episodes(worker, policy, returns, lengths, metrics))
+        self.send(Episodes(worker, policy, returns, lengths, metrics, agents))
 
     def flush(self) -> None:
-        """Nothing was kept back."""
+        """Does nothing, because nothing is kept back."""
 
 
 class SocketMetrics:
-    """The collector listens on a datagram socket in the run's folder. A full socket keeps messages
-    here for later."""
+    """Metrics client for the collector's datagram socket in the run's folder.
+
+    While the socket is full, messages are kept here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -78,7 +86,7 @@ class SocketMetrics:
         self._flushed_ns = 0
 
     def send(self, message: Message) -> None:
-        """Reports something now, or with the next flush if the socket is full."""
+        """Sends a message now, or with the next flush if the socket is full."""
         self._queue.append(encode(message))
         self._drain()
 
@@ -89,14 +97,18 @@ class SocketMetrics:
         returns: list[float],
         lengths: list[int],
         metrics: dict[str, list[float]],
+        agents: list[int],
     ) -> None:
-        """Gathers finished episodes and sends them ten times a second."""
+        """Collects finished episodes, and sends them ten times a second."""
         kept = self._episodes.get((worker, policy))
         if kept is None:
-            self._episodes[worker, policy] = Episodes(worker, policy, returns, lengths, metrics)
+            self._episodes[worker, policy] = Episodes(
+                worker, policy, returns, lengths, metrics, agents
+            )
         else:
             kept.returns.extend(returns)
             kept.lengths.extend(lengths)
+            kept.agents.extend(agents)
             for name, values in metrics.items():
                 kept.metrics.setdefault(name, []).extend(values)
         if time.monotonic_ns() - self._flushed_ns > _FLUSH_NS or (
@@ -105,7 +117,7 @@ class SocketMetrics:
             self.flush()
 
     def flush(self) -> None:
-        """Sends everything that was kept back, as far as the socket takes it."""
+        """Sends all that was kept back, as far as the socket takes it."""
         self._flushed_ns = time.monotonic_ns()
         if self._episodes:
             for message in self._episodes.values():
@@ -120,7 +132,7 @@ class SocketMetrics:
             except BlockingIOError:
                 return
             except OSError:
-                # The collector is gone; so is everyone who could be told.
+                # The collector is gone, so nothing can be sent any more.
                 self._queue.clear()
                 return
             self._queue.pop(0)
@@ -132,7 +144,7 @@ class SocketMetrics:
 
 
 def _parts(message: Episodes) -> Iterator[Episodes]:
-    """The message in pieces that a datagram can hold."""
+    """The message in pieces that fit into a datagram."""
     for start in range(0, len(message.returns), _MAX_EPISODES):
         part = slice(start, start + _MAX_EPISODES)
         yield Episodes(
@@ -141,6 +153,7 @@ def _parts(message: Episodes) -> Iterator[Episodes]:
             message.returns[part],
             message.lengths[part],
             {name: values[part] for name, values in message.metrics.items()},
+            message.agents[part],
         )
 
 
@@ -159,11 +172,11 @@ class MetricsServer:
             raise SharedMemoryError(
                 f"shared memory: no socket can be made at {path} ({error}). Its path may have "
                 f"about 100 bytes and has {len(os.fsencode(path))}; point {ROOT_VARIABLE} to a "
-                "folder with a shorter one, where you may write."
+                "folder with a shorter path in which you may write."
             ) from None
 
     def fileno(self) -> int:
-        """For waiting together with other things."""
+        """The file descriptor, for waiting on several things at once."""
         return self._socket.fileno()
 
     def receive(self) -> list[Message]:
@@ -171,7 +184,7 @@ class MetricsServer:
         return [decode(data) for data in self.datagrams()]
 
     def datagrams(self) -> list[bytes]:
-        """All messages that have arrived, as they came."""
+        """All messages that have arrived, not decoded."""
         found = []
         with suppress(BlockingIOError):
             while True:

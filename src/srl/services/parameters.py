@@ -1,10 +1,10 @@
 """Parameters: versioned weights, one writer, many readers.
 
-On one host the weights lie in shared memory twice, under a sequence number: the writer fills the
-half that is not current and then moves the number; a reader copies the current half and looks at
-the number again. Readers copy only when the version moved. Each half holds one snapshot: parameters
-and buffers, normaliser statistics included. Between hosts the bytes of a half travel as they lie
-there, once for each host.
+On one host the weights are in shared memory twice, with a sequence number. The writer fills the
+half that is not current, and then changes the number. A reader copies the current half, and then
+checks the number again. Readers copy only if the version has changed. Each half holds one snapshot:
+parameters and buffers, normaliser statistics included. Between hosts the bytes of a half are sent
+as they are in memory, once for each host.
 """
 
 from __future__ import annotations
@@ -16,33 +16,44 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.layout import Shape, layout_bytes, layout_views
+from srl.data.memory_layout import Shape, layout_bytes, layout_views
 from srl.data.records import Snapshot
 
 
 class ParameterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy's weights: what they look like, and who is to be woken when they change."""
+    """The weights of one policy: their shapes, and the processes to wake when they change."""
 
     policy: str
     shapes: dict[str, tuple[tuple[int, ...], str]]
-    """Name to (shape, dtype)."""
+    """(shape, dtype) by name."""
     readers: tuple[str, ...] = ()
     """Processes that wait for newer versions."""
 
 
 class _Memory:
-    """Two halves and the numbers that say which one counts."""
+    """Two halves, and the numbers that say which one is current."""
 
     def __init__(self, spec: ParameterSpec, arena: Arena) -> None:
-        half = {name: Shape(shape, dtype) for name, (shape, dtype) in spec.shapes.items()}
+        half = _half(spec)
         size = max(64, layout_bytes(half))
-        region = arena.region(f"parameters/{spec.policy}", 64 + 2 * size, "the network's size")
+        region = arena.region(
+            f"parameters/{spec.policy}", parameter_bytes(spec), "the network's size"
+        )
         numbers = region[:64].view(np.int64)
         self.number = numbers.data
         """0: publications begun, 1: publications done, 2 and 3: the version in each half plus 1,
         4: the newest version on other hosts plus 1."""
         self.flat = [region[64 + i * size : 64 + (i + 1) * size] for i in range(2)]
         self.halves = [layout_views(half, flat) for flat in self.flat]
+
+
+def parameter_bytes(spec: ParameterSpec) -> int:
+    """Bytes of a policy's region."""
+    return 64 + 2 * max(64, layout_bytes(_half(spec)))
+
+
+def _half(spec: ParameterSpec) -> dict[str, Shape]:
+    return {name: Shape(shape, dtype) for name, (shape, dtype) in spec.shapes.items()}
 
 
 class ParameterWriter:
@@ -54,18 +65,18 @@ class ParameterWriter:
         self._memory = _Memory(spec, arena)
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Makes newer weights the current ones, and wakes whoever waits for them."""
+        """Makes newer weights the current ones, and wakes the processes that wait for them."""
         with self._next_half(snapshot.policy_version) as half:
             for name, array in self._memory.halves[half].items():
                 array[...] = snapshot.weights[name]
 
     def publish_bytes(self, policy_version: int, data: np.ndarray) -> None:
-        """`publish` with what `ParameterReader.read_bytes` gave, on another host."""
+        """Publishes bytes that `ParameterReader.read_bytes` returned on another host."""
         with self._next_half(policy_version) as half:
             self._memory.flat[half][...] = data
 
-    def seen_elsewhere(self, policy_version: int) -> None:
-        """Notes a version that another host has: who publishes goes on above it."""
+    def note_remote_version(self, policy_version: int) -> None:
+        """Notes a version that another host has. A trainer here goes on above it."""
         number = self._memory.number
         number[4] = max(number[4], policy_version + 1)
 
@@ -74,13 +85,13 @@ class ParameterWriter:
         number = self._memory.number
         begun = number[1] + 1
         half = begun % 2
-        # A reader of this half, now two publications old, sees that `begun` moved on, and copies
-        # anew.
+        # This half is two publications old. A reader of it sees that `number[0]` has changed, and
+        # copies again.
         number[0] = begun
         yield half
         number[2 + half] = policy_version + 1
         number[1] = begun
-        self._arena.ring(*self.spec.readers)
+        self._arena.wake(*self.spec.readers)
 
 
 class ParameterReader:
@@ -101,13 +112,13 @@ class ParameterReader:
                 return version
 
     @property
-    def newest_elsewhere(self) -> int:
-        """The newest version that another host is known to have, -1 if none is."""
+    def newest_remote_version(self) -> int:
+        """The newest version that another host is known to have; -1 if there is none."""
         return int(self._memory.number[4]) - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights as they lie in memory."""
+        """Bytes of the weights in memory."""
         return self._memory.flat[0].nbytes
 
     def read(self, into: Mapping[str, np.ndarray]) -> int:
@@ -120,7 +131,8 @@ class ParameterReader:
         return self._read(copy)
 
     def read_bytes(self, into: np.ndarray) -> int:
-        """`read` into uint8 [nbytes]: the weights as they lie in memory, for another host."""
+        """Copies the newest weights as uint8 [nbytes], for another host, and returns their
+        version."""
 
         def copy(half: int) -> None:
             into[...] = self._memory.flat[half]
@@ -133,7 +145,7 @@ class ParameterReader:
             done = number[1]
             version = int(number[2 + done % 2]) - 1
             copy(done % 2)
-            # The half was overwritten meanwhile only if a publication after the next one has begun.
+            # This half was overwritten only if a publication after the next one has begun.
             if number[0] <= done + 1:
                 return version
 

@@ -1,4 +1,4 @@
-"""`--until 'return>=475'`: when a run has reached what it was started for."""
+"""`--until 'return>=475'`: the condition at which a run ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from srl.errors import ConfigError, nearest
+from srl.services.metric_names import RUN_METRICS, MetricNames
 
 ALIASES = {
     "return": "episode_return_mean",
@@ -18,24 +19,16 @@ ALIASES = {
     "version": "policy_version",
     "steps": "env_steps",
 }
-_PLAIN = {
-    *ALIASES.values(),
-    "seconds",
-    "episodes",
-    "agent_steps",
-    "env_steps_per_second",
-    "policy_age_max",
-    "update_seconds",
-}
-_OPEN = ("train.", "episode.", "policies.", "workers.")
-"""Prefixes of names that only the run itself knows."""
+_PLAIN = {*ALIASES.values(), *RUN_METRICS, "update_seconds"}
+_OPEN = ("train.", "episode.", "workers.")
+"""Prefixes of metrics whose names only the run itself knows."""
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     ">": operator.gt,
     "<": operator.lt,
 }
-_CONDITION = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*(>=|<=|>|<)\s*(\S+)\s*")
+_CONDITION = re.compile(r"\s*([A-Za-z_][\w.-]*)(?:/([^\s<>=]+))?\s*(>=|<=|>|<)\s*(\S+)\s*")
 _WINDOWED = ("episode_return_mean", "episode_length_mean")
 
 
@@ -51,21 +44,21 @@ class Condition:
     """The metric as the user wrote it."""
 
     def reached(self, snapshot: Mapping[str, float]) -> bool:
-        """Whether it holds now. A metric that nobody has reported yet does not hold."""
+        """Whether it holds now. It does not hold while the metric has not been reported."""
         value = snapshot.get(self.metric)
         if value is None:
             self._check_reported(snapshot)
             return False
         prefix, _, last = self.metric.rpartition(".")
-        # "episode.return" is a metric of the environment; only the means over the window need it
-        # full.
+        # Only the means over the window wait until it is full; "episode.return" is a metric of the
+        # environment.
         if last in _WINDOWED and not snapshot.get(f"{prefix}.window_full".lstrip("."), True):
             return False
         return _OPERATORS[self.op](value, self.threshold)
 
     def _check_reported(self, snapshot: Mapping[str, float]) -> None:
-        # The learner's metrics are all there after the first update: a misspelt one would never be
-        # reached.
+        # After the first update all metrics of the learner are known, so a misspelt one would never
+        # be reached.
         head, found, _ = self.metric.rpartition("train.")
         known = [key for key in snapshot if key.startswith(f"{head}train.")] if found else []
         if known:
@@ -84,7 +77,7 @@ class Until:
         return all([condition.reached(snapshot) for condition in self.conditions])
 
     def progress(self, snapshot: Mapping[str, float]) -> str:
-        """Where the conditions stand, such as "return 312.4 (>= 475)"."""
+        """The current values of the metrics, such as "return 312.4 (>= 475)"."""
 
         def one(condition: Condition) -> str:
             value = snapshot.get(condition.metric)
@@ -94,24 +87,26 @@ class Until:
         return ", ".join(one(condition) for condition in self.conditions)
 
 
-def parse_until(text: str) -> Until:
+def parse_until(text: str, names: MetricNames) -> Until:
     """Reads `<metric><op><number>`, several joined by ` and `; op is >=, >, <= or <.
 
-    `return` and `length` are means over the window of training episodes and wait until it is full;
-    `eval_return` is the mean of the last evaluation; any other key of the snapshot
-    (`train.entropy`, `policies.red.policy_version`) may be named too.
+    `return` and `length` are means over the window of training episodes, and wait until it is full.
+    `eval_return` is the mean of the last evaluation. Other metrics (`train.entropy`) may be named,
+    too. `return/red` is of a policy, `return/red/tank_*` of some of its agents.
     """
-    return Until(text, tuple(_condition(part, text) for part in re.split(r"\s+and\s+", text)))
+    parts = re.split(r"\s+and\s+", text)
+    return Until(text, tuple(_condition(part, text, names) for part in parts))
 
 
-def _condition(part: str, text: str) -> Condition:
+def _condition(part: str, text: str, names: MetricNames) -> Condition:
     match = _CONDITION.fullmatch(part)
     if match is None:
         raise ConfigError(
             f"--until: expected <metric><op><number> with op one of >= > <= <, such as "
-            f"'return>=475' (several joined by ' and '), got {part.strip()!r} in {text!r}."
+            f"'return>=475' or 'return/POLICY>=475' (several joined by ' and '), got "
+            f"{part.strip()!r} in {text!r}."
         )
-    name, op, number = match.groups()
+    name, whose, op, number = match.groups()
     try:
         threshold = float(number)
     except ValueError:
@@ -120,5 +115,12 @@ def _condition(part: str, text: str) -> Condition:
         raise ConfigError(f"--until: expected a number after {name}{op}, got {number!r}.")
     metric = ALIASES.get(name, name)
     if metric not in _PLAIN and not metric.startswith(_OPEN):
-        raise ConfigError(f"--until: unknown metric {name!r}: {nearest(name, {*ALIASES, *_PLAIN})}")
-    return Condition(metric, op, threshold, name)
+        raise ConfigError(
+            f"--until: unknown metric {name!r}: {nearest(name, {*ALIASES, *_PLAIN})} "
+            "(METRIC/POLICY is that of one policy)"
+        )
+    try:
+        key = names.find(metric, whose or "", name)
+    except ConfigError as error:
+        raise ConfigError(f"--until: {error}") from None
+    return Condition(key, op, threshold, f"{name}/{whose}" if whose else name)

@@ -1,20 +1,20 @@
 """The sample stream: one way, bounded, from writers (actors) to readers (trainers, buffers).
 
-A writer claims a slot, fills it tick by tick, and commits it; a reader takes it, reads it in place,
-and releases it. A step is written once, into memory that the reader reads. Slots change hands by
-number, under a lock that the kernel frees when its holder dies.
+A writer claims a slot, fills it tick by tick, and commits it. A reader takes it, reads it in place,
+and releases it. A step is written once, into memory that the reader reads. Handing a slot over only
+changes numbers, under a lock that the kernel frees when its holder dies.
 
 Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when
-newer weights must come first (policy age); `take` returns None when nothing is ready. Whoever got
-None is rung when that changes. Nothing is dropped unless its holder died, or came too late for the
-bound on policy age; every item that was produced is consumed, dropped with a reason, or in a slot.
-Closing: readers drain what is ready and then see `closed`; writers of a stream without readers see
-`closed`.
+newer weights must come first (policy age). `take` returns None when no fragment is ready. A process
+that got None is woken when this changes. A fragment is dropped only if its holder died, or if it
+came too late for the bound on policy age. Every fragment that was produced is consumed, dropped
+with a reason, or in flight. Closing: readers take what is ready and then see `closed`; writers of a
+stream without readers see `closed`.
 
-Where the readers are on another host, slots are granted by it one by one (`streams/lending.py`).
+Where the readers are on another host, it grants the slots one by one (`streams/remote_slots.py`).
 
-Delivery: `any` gives each item to one reader, `all` gives it to every reader, `key` to the reader
-that its writer's number selects.
+Delivery: `any` gives each fragment to one reader, `all` to every reader, and `key` to the reader
+that the writer's number selects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.layout import mark_unwritten
+from srl.data.memory_layout import mark_unwritten
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
@@ -36,7 +36,7 @@ from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleM
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the stream carries, between whom, and how far ahead writers may run."""
+    """The stream's contents, the processes at its ends, and how far ahead writers may run."""
 
     name: str
     trajectory: TrajectorySpec
@@ -46,16 +46,16 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[str, ...]
     """The process of each reader."""
     delivery: Literal["any", "all", "key"] = "any"
-    items_per_batch: int = 1
+    fragments_per_batch: int = 1
     """Fragments of this stream that one learner step consumes."""
     max_policy_age: int | None = None
-    """Versions that a fragment's oldest step may lag when it is consumed; None does
-    not bound it."""
+    """Versions that a fragment's oldest step may lag behind when it is consumed; None is no
+    bound."""
     base_version: int = 0
-    """The version at which the first batch will be consumed (a resumed run's is not 0)."""
+    """The version at which the first batch will be consumed; not 0 in a resumed run."""
     patience_seconds: float = 0.0
-    """How long at least a reader that takes items in turn waits for a writer that takes far longer
-    than it usually does; 0 waits until its death is certain."""
+    """Least time after which a writer can be overdue, where the reader takes tickets in order. With
+    0 no writer is overdue: the reader waits until the writer's death is certain."""
 
     def __post_init__(self) -> None:
         if self.delivery == "all" and len(self.readers) > 31:
@@ -74,10 +74,10 @@ class Slot:
         self.index = index
         self.trajectory: Trajectory = sink._memory.items[index]
         self.oldest_version = oldest_version
-        """A step of an older policy version than this would be too old when it is consumed."""
+        """Steps of a policy version older than this would be too old when they are consumed."""
 
     def commit(self, length: int, num_env_steps: int) -> None:
-        """Hands the slot to the readers; it must not be touched afterwards."""
+        """Hands the slot to the readers; the writer must not use it afterwards."""
         self._sink._commit(self.index, length, num_env_steps)
 
 
@@ -92,11 +92,11 @@ class SampleSink:
         self._lock_name = f"sample/{spec.name}"
         self._memory.open_writers[writer] = 1
         self.waits_for = "slots"
-        """Why the last claim got nothing: "slots" or "policy_age"."""
+        """Why the last `claim` returned None: "slots" or "policy_age"."""
 
     @property
     def closed(self) -> bool:
-        """Readers have come, and all of them have left."""
+        """Whether readers have come, and all of them have left."""
         return bool((self._memory.open_readers == 2).all()) and bool(self.spec.readers)
 
     def claim(self, newest_version: int) -> Slot | None:
@@ -110,17 +110,22 @@ class SampleSink:
         if isinstance(index, str):
             self.waits_for = index
             if granted and not asked:
-                # The readers' host is to grant one.
-                self._arena.ring(*self.spec.readers)
+                # Wakes the bridge, which asks the readers' host for a slot.
+                self._arena.wake(*self.spec.readers)
             return None
         slot = Slot(self, index, self._oldest_version(index))
-        # Until it is written it says so: actions of no policy, whatever the slot held before.
+        if not memory.marked[index]:
+            # At its first use, so that a stream of gigabytes is made quickly.
+            mark_unwritten(to_tree(slot.trajectory))
+            memory.marked[index] = 1
+        # Makes unwritten steps visible, whatever the slot held before: they have actions, but no
+        # policy version. `_check_written` finds them.
         slot.trajectory.acted.fill(True)
         slot.trajectory.policy_version.fill(-1)
         return slot
 
     def reopen(self, index: int) -> Slot:
-        """The slot that this writer was writing when the stream's memory was saved."""
+        """The slot that this writer was filling when the stream's memory was saved."""
         memory = self._memory
         if memory.status[index] != WRITING or memory.writer[index] != self._writer:
             raise StreamError(f"stream {self.spec.name!r}: slot {index} is not being written here.")
@@ -134,44 +139,44 @@ class SampleSink:
         memory = self._memory
         with self._arena.lock(self._lock_name):
             waiting = sample_claims.commit(memory, self.spec, index, length, num_env_steps)
-        self._arena.ring(*(self.spec.readers if memory.granted[0] else waiting))
+        self._arena.wake(*(self.spec.readers if memory.granted[0] else waiting))
 
     def close(self) -> None:
-        """Leaves: readers drain what is there and then see the stream closed. A slot that is still
-        being written goes back unread."""
+        """Leaves the stream: readers take what is ready and then see it closed. A slot that is
+        still being written is freed unread."""
         with self._arena.lock(self._lock_name):
             sample_order.give_back(self._memory, self._writer, died=False)
             self._memory.open_writers[self._writer] = 2
-        self._arena.ring(*self.spec.readers, *self.spec.writers)
+        self._arena.wake(*self.spec.readers, *self.spec.writers)
 
 
-class Item:
-    """A taken item: read `trajectory` in place, then `release`."""
+class TakenFragment:
+    """A taken fragment: read `trajectory` in place, then `release` its slot."""
 
-    __slots__ = ("_source", "env_steps", "index", "item_id", "length", "trajectory", "writer")
+    __slots__ = ("_source", "env_steps", "index", "length", "ticket", "trajectory", "writer")
 
     def __init__(self, source: SampleSource, index: int) -> None:
         memory = source._memory
         self._source = source
         self.index = index
-        self.item_id = int(memory.ticket[index])
+        self.ticket = int(memory.ticket[index])
         self.writer = int(memory.writer[index])
         self.length = int(memory.length[index])
         self.env_steps = int(memory.env_steps[index])
         self.trajectory: Trajectory = memory.items[index]
 
     def release(self) -> None:
-        """The slot may be written again; `SampleSource.acknowledge` says when the item is done
-        with."""
+        """Lets the slot be written again. `SampleSource.acknowledge` later counts the fragment as
+        consumed."""
         self._source._release(self.index)
 
 
 class SampleSource:
-    """A reader's end: `take` what is ready.
+    """A reader's end: `take` fragments that are ready.
 
-    Where policy age is bounded, a single reader gets items in the order in which they were claimed,
-    so that the bound is exact. An item that nobody is writing any more, or whose writer is overdue,
-    is replaced by the next one that is ready.
+    Where policy age is bounded, a single reader gets fragments in the order of their tickets, so
+    that the bound is exact. If no process writes a fragment any more, or its writer is overdue, the
+    next ready fragment replaces it.
     """
 
     def __init__(self, spec: SampleSpec, arena: Arena, reader: int) -> None:
@@ -188,52 +193,55 @@ class SampleSource:
 
     @property
     def here(self) -> bool:
-        """This host hands out the stream's slots. Not yet, while readers that were elsewhere have
-        only just come; they are rung when it does."""
+        """Whether this host hands out the stream's slots. After the readers moved to this host, it
+        is False until the bridge makes this host the owner. Then the readers are woken."""
         return not self._granted[0]
 
     @property
     def closed(self) -> bool:
-        """Writers have come, all of them have left, and nothing is ready here any more."""
+        """Whether writers have come and all have left, and nothing is ready for this reader."""
         memory = self._memory
         if not (memory.open_writers == 2).all():
             return False
-        return not ((memory.status == READY) & self._mine()).any()
+        return not ((memory.status == READY) & self._for_this_reader()).any()
 
     @property
     def look_seconds(self) -> float:
-        """How often a reader that waits is to look by itself: nobody rings for what is overdue."""
+        """Interval at which a waiting reader must call `take`: no process wakes it when a writer
+        becomes overdue."""
         return min(1.0, self.spec.patience_seconds / 4 or 1.0)
 
-    def take(self) -> Item | None:
-        """The next item for this reader, or None if nothing is ready."""
+    def take(self) -> TakenFragment | None:
+        """The next fragment for this reader, or None if none is ready."""
         memory = self._memory
         if not self.here:
             return None
-        if self._is_waiting[0] and READY not in memory.status.tobytes() and not self._is_to_look():
-            # Nothing has come since this reader said, under the lock, that it waits: whoever
-            # commits next takes that back and rings.
+        if self._is_waiting[0] and READY not in memory.status.tobytes() and not self._check_due():
+            # Nothing has come since this reader noted, under the lock, that it waits. The next
+            # commit clears this note and wakes the reader.
             return None
         with self._arena.lock(self._lock_name):
-            ready = np.flatnonzero((memory.status == READY) & self._mine())
+            ready = np.flatnonzero((memory.status == READY) & self._for_this_reader())
             order: list[int] = ready[np.argsort(memory.ticket[ready])].tolist()
-            index, ring = self._in_turn(order) if self._ordered else (order[0] if order else -1, ())
+            index, wake = (
+                self._next_in_order(order) if self._ordered else (order[0] if order else -1, ())
+            )
             if index >= 0:
                 self._mark_taken(index)
                 self._check_written(index)
             else:
                 memory.waiting_readers[self._reader] = 1
-        if ring:
-            self._arena.ring(*ring)
-        return Item(self, index) if index >= 0 else None
+        if wake:
+            self._arena.wake(*wake)
+        return TakenFragment(self, index) if index >= 0 else None
 
-    def _is_to_look(self) -> bool:
-        """Whether it is time to see if a writer is overdue."""
+    def _check_due(self) -> bool:
+        """Whether it is time to check if a writer is overdue."""
         return self.spec.patience_seconds > 0 and time.monotonic() >= self._next_look
 
-    def _in_turn(self, ready: list[int]) -> tuple[int, Sequence[str]]:
-        """The item of those in `ready` (in the order of their tickets) that is next, or -1; and
-        whom to ring. Under the lock."""
+    def _next_in_order(self, ready: list[int]) -> tuple[int, Sequence[str]]:
+        """The slot to take next of those in `ready` (in the order of their tickets), or -1, and the
+        processes to wake. The caller holds the lock."""
         if ready and self._is_next(ready[0]):
             return ready[0], ()
         memory, reader, writers = self._memory, self._reader, self.spec.writers
@@ -248,17 +256,17 @@ class SampleSource:
         passed = sample_order.pass_over(memory, self.spec, reader)
         if first >= 0 and not sample_order.stand_in(memory, reader, first):
             first = -1
-        # Who waits for newer weights is rung too: a ticket to be had again may do with older ones.
+        # Wakes writers that wait for newer weights, too: a returned ticket may accept older ones.
         opened = passed or first >= 0
         return first, writers if opened else [writers[writer] for writer in freed]
 
     def _is_next(self, index: int) -> bool:
-        """No older item can come any more."""
+        """Whether no fragment with an older ticket can come any more."""
         memory = self._memory
         in_order = memory.ticket[index] == memory.next_taken[self._reader]
         return bool(in_order or (memory.open_writers == 2).all())
 
-    def _mine(self) -> np.ndarray:
+    def _for_this_reader(self) -> np.ndarray:
         memory = self._memory
         mine: np.ndarray
         match self.spec.delivery:
@@ -296,49 +304,50 @@ class SampleSource:
             memory.taken[self._reader] += 1
             free(memory, self.spec, index, self._reader)
             waiting = sample_claims.waiting_writers(memory)
-        self._arena.ring(*(self.spec.writers[writer] for writer in waiting))
+        self._arena.wake(*(self.spec.writers[writer] for writer in waiting))
 
     def acknowledge(self, count: int) -> None:
-        """Counts released items as consumed, after the update that used them."""
+        """Counts released fragments as consumed, after the update that used them."""
         self._memory.consumed[self._reader] += count
         self._memory.open_from[self._reader] += count
 
     @property
-    def _batch(self) -> int:
+    def _next_batch(self) -> int:
         """The number of the batch that this reader acknowledges next."""
-        return int(self._memory.open_from[self._reader]) // self.spec.items_per_batch
+        return int(self._memory.open_from[self._reader]) // self.spec.fragments_per_batch
 
     @property
     def due(self) -> int:
-        """The version at which the batch that comes next will be consumed, as was last said."""
-        return int(self._memory.base_version[0]) + self._batch
+        """The version at which the next batch will be consumed, as `expect` or the start set it."""
+        return int(self._memory.base_version[0]) + self._next_batch
 
     def expect(self, version: int) -> None:
-        """Says at which version the batch that comes next will be consumed: a trainer counts on
-        from there."""
-        self._memory.base_version[0] = version - self._batch
-        self._arena.ring(*self.spec.writers)
+        """Sets the version at which the next batch will be consumed; later batches count on from
+        it."""
+        self._memory.base_version[0] = version - self._next_batch
+        self._arena.wake(*self.spec.writers)
 
     def skip_batch(self, held: int) -> None:
-        """Gives up the batch that comes next, of which `held` items were released already: other
-        trainers are done with theirs. What is still to come of it is dropped when it does."""
+        """Gives up the next batch, because the other ranks have finished theirs. `held` fragments
+        of it were released already. The others are dropped when they come."""
         memory = self._memory
         with self._arena.lock(self._lock_name):
             memory.taken[self._reader] -= held
             memory.dropped[OUT_OF_TURN] += held
-            first = (self._batch + 1) * self.spec.items_per_batch
+            first = (self._next_batch + 1) * self.spec.fragments_per_batch
             memory.open_from[self._reader] = first
             if self._ordered:
                 sample_order.skip_to(memory, self._reader, first)
 
     def close(self) -> None:
-        """Leaves: writers of a stream that nobody reads see it closed."""
+        """Leaves the stream: when all readers have left, writers see it closed."""
         self._memory.open_readers[self._reader] = 2
-        self._arena.ring(*self.spec.writers)
+        self._arena.wake(*self.spec.writers)
 
 
 def free(memory: SampleMemory, spec: SampleSpec, index: int, reader: int) -> None:
-    """A reader is done with a slot; the last one that it is for makes it free. Under the lock."""
+    """Ends a reader's use of a slot; the last reader that it is for frees it. The caller holds the
+    lock."""
     if spec.delivery == "all":
         bits = (1 << reader) | (1 << (reader + len(spec.readers)))
         memory.pending[index] &= ~bits
@@ -349,11 +358,8 @@ def free(memory: SampleMemory, spec: SampleSpec, index: int, reader: int) -> Non
 
 
 def create_sample(spec: SampleSpec, arena: Arena, *, granted: bool = False) -> None:
-    """Reserves the stream's memory and marks every slot unwritten; where slots are granted by
-    another host they are left alone until they are."""
+    """Reserves the stream's memory; `granted`: another host grants its slots. The first claim of a
+    slot marks its memory as unwritten."""
     memory = SampleMemory(spec, arena)
     memory.base_version[0] = spec.base_version
     memory.granted[0] = granted
-    for item in () if granted else memory.items:
-        mark_unwritten(to_tree(item))
-        item.policy_version.fill(-1)

@@ -1,5 +1,5 @@
-"""How writers of a sample stream get their slots and hand them over: the numbers behind
-`SampleSink`, all under the stream's lock."""
+"""How writers of a sample stream claim and commit slots: the code behind `SampleSink`. Callers hold
+the stream's lock."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
 
 Blocked = Literal["slots", "policy_age"]
-_USUAL_CHANGE = 1.25
-"""What is usual for a writer changes by this factor at most with each fragment: one that took very
-long says little about the next."""
+_MAX_USUAL_CHANGE = 1.25
+"""A writer's usual time changes at most by this factor with each fragment: a single slow fragment
+says little about the next."""
 
 
 def claim_free(
     memory: SampleMemory, spec: SampleSpec, writer: int, newest_version: int
 ) -> int | Blocked:
-    """A free slot with the next ticket, now being written; or why there is none."""
+    """Claims a free slot with the next ticket; returns the slot, or why there is none."""
     ticket, num_returned = next_ticket(memory)
     if newest_version < oldest_version(memory, spec, ticket):
         return "policy_age"
@@ -43,9 +43,9 @@ def claim_free(
     index = int(free[0])
     memory.ticket[index] = ticket
     memory.writer[index] = writer
-    # (What died at the very end of a commit has not said that it is over.)
+    # A process that died at the very end of a commit may have left this number.
     memory.committing[writer] = 0
-    # From here on the slot itself says that the ticket is in use, if this process dies.
+    # From here on the slot shows that the ticket is in use, even if this process dies.
     memory.status[index] = WRITING
     memory.num_returned[0] = num_returned
     memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
@@ -57,8 +57,8 @@ def claim_free(
 def claim_granted(
     memory: SampleMemory, spec: SampleSpec, writer: int, newest_version: int
 ) -> int | Blocked:
-    """The oldest slot that the stream's owner granted this writer, now being written; or why there
-    is none."""
+    """Claims the oldest slot that the stream's owner granted to this writer; returns the slot, or
+    why there is none."""
     granted = np.flatnonzero((memory.status == GRANTED) & (memory.writer == writer))
     if not granted.size:
         memory.waiting_writers[writer] = 1
@@ -75,9 +75,10 @@ def claim_granted(
 
 
 def next_ticket(memory: SampleMemory) -> tuple[int, int]:
-    """The ticket to use, and how many given back ones remain then.
+    """The ticket to use next, and the number of returned tickets that remain then.
 
-    A writer that died in a claim may have left its ticket where it took it from."""
+    Returned tickets that are in use are skipped: a writer that died in a claim may have left one.
+    """
     in_use = memory.ticket[memory.status != FREE]
     for count in range(int(memory.num_returned[0]), 0, -1):
         if memory.returned[count - 1] not in in_use:
@@ -86,30 +87,30 @@ def next_ticket(memory: SampleMemory) -> tuple[int, int]:
 
 
 def oldest_version(memory: SampleMemory, spec: SampleSpec, ticket: int) -> int:
-    """The oldest policy version that a step of this ticket may have."""
+    """The oldest policy version that a step of the fragment with this ticket may have."""
     if spec.max_policy_age is None:
         return 0
-    batch = (ticket - int(memory.num_lost[0])) // spec.items_per_batch
+    batch = (ticket - int(memory.first_ticket[0])) // spec.fragments_per_batch
     return max(0, int(memory.base_version[0]) + batch - spec.max_policy_age)
 
 
 def commit(
     memory: SampleMemory, spec: SampleSpec, index: int, length: int, num_env_steps: int
 ) -> list[str]:
-    """Hands a written slot to the readers; names the processes to ring."""
+    """Hands a written slot to the readers; returns the processes to wake."""
     memory.length[index] = length
     memory.env_steps[index] = num_env_steps
     memory.reader[index] = -1
     memory.pending[index] = (1 << len(spec.readers)) - 1
     writer = memory.writer.item(index)
     if not memory.granted[0]:
-        # Elsewhere its owner counts it, once it is there.
+        # A fragment in a granted slot is counted by the owner, once it arrives there.
         memory.produced_before[writer] = memory.produced[writer]
         memory.committing[writer] = index + 1
         memory.produced[writer] += 1
         if spec.patience_seconds:
-            _note_seconds(memory, index)
-            if memory.ticket.item(index) == LATE and not _find_place(memory, spec, index):
+            _update_usual(memory, index)
+            if memory.ticket.item(index) == LATE and not _renew_ticket(memory, spec, index):
                 memory.dropped[TOO_LATE] += 1
                 memory.status[index] = FREE
                 memory.committing[writer] = 0
@@ -121,9 +122,8 @@ def commit(
     return [spec.readers[reader] for reader in waiting]
 
 
-def undo_commit(memory: SampleMemory, index: int) -> None:
-    """Takes back that the fragment of a slot was counted, by a commit that never marked it
-    ready."""
+def uncount_commit(memory: SampleMemory, index: int) -> None:
+    """Uncounts a slot's fragment if a commit counted it but never marked the slot as ready."""
     writer = memory.writer.item(index)
     if memory.committing[writer] == index + 1:
         memory.produced[writer] = memory.produced_before[writer]
@@ -131,21 +131,22 @@ def undo_commit(memory: SampleMemory, index: int) -> None:
 
 
 def waiting_writers(memory: SampleMemory) -> list[int]:
-    """Writers to ring, because there is a free slot now."""
+    """Writers to wake, because there is a free slot now; clears their marks."""
     waiting = np.flatnonzero(memory.waiting_writers != 0)
     memory.waiting_writers[waiting] = 0
     return list(waiting.tolist())
 
 
-def _note_seconds(memory: SampleMemory, index: int) -> None:
+def _update_usual(memory: SampleMemory, index: int) -> None:
     writer = memory.writer.item(index)
     seconds = max(1e-3, (time.monotonic_ns() - memory.since.item(index)) / 1e9)
     usual = memory.usual.item(writer) or seconds
-    memory.usual[writer] = min(max(seconds, usual / _USUAL_CHANGE), usual * _USUAL_CHANGE)
+    memory.usual[writer] = min(max(seconds, usual / _MAX_USUAL_CHANGE), usual * _MAX_USUAL_CHANGE)
 
 
-def _find_place(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
-    """Gives the fragment of a writer that was overdue the next ticket, unless it is too old."""
+def _renew_ticket(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
+    """Gives the next ticket to the fragment of a writer that was overdue; False if the fragment is
+    too old for it."""
     ticket, num_returned = next_ticket(memory)
     item, steps = memory.items[index], slice(spec.trajectory.burn_in, memory.length[index] - 1)
     versions = item.policy_version[steps][item.acted[steps]]
@@ -158,8 +159,8 @@ def _find_place(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
 
 
 def hand_back(memory: SampleMemory, writer: int, *, died: bool) -> int:
-    """Marks the granted slots that a writer has not committed, for the owner to have back; returns
-    how many fragments were begun."""
+    """Marks the granted slots that a writer has not committed, so that the bridge returns them to
+    the owner. Returns the number of fragments that were begun in them."""
     mine = memory.writer == writer
     begun = np.flatnonzero((memory.status == WRITING) & mine)
     memory.status[begun] = LOST if died else LEFT

@@ -1,4 +1,4 @@
-"""The memory of a sample stream: its slots, and the books that all its ends keep together."""
+"""The memory of a sample stream: its slots, and the numbers that all its ends share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.layout import Shape, layout_bytes, layout_views
+from srl.data.memory_layout import Shape, layout_bytes, layout_views
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
 
 FREE, WRITING, READY, GRANTED, LEFT, LOST = range(6)
-"""The last three only where slots are granted by another host: granted and not begun; given back
-by a writer that left; given back for one that died."""
+"""The status of a slot. The last three exist only where another host grants the slots. GRANTED: not
+begun yet. LEFT: to be returned to the owner. LOST: the same, but its writer died while writing."""
 WRITER_DIED, READER_DIED, OUT_OF_TURN, HOST_LOST, TOO_LATE = range(5)
 DROP_REASONS = ("writer died", "reader died", "out of turn", "host lost", "too late")
+SETTINGS = "actor.envs, algorithm.rollout_length or sample.slots"
+"""Settings that make a stream smaller, for error messages."""
 LATE = -1
-"""In place of the ticket of a slot whose writer is overdue: it gets another when it comes."""
+"""Replaces the ticket of a slot whose writer is overdue; its commit gets another ticket."""
 
 
-class Items(Sequence[Trajectory]):
-    """Slots as trajectories, each made when it is first looked at: of thousands of slots most ends
-    see a few."""
+class SlotViews(Sequence[Trajectory]):
+    """Slots as trajectories. Each is made at its first use, because most ends use only a few of
+    thousands of slots."""
 
     def __init__(self, spec: TrajectorySpec, raw: list[np.ndarray]) -> None:
         self._spec = spec
@@ -50,87 +52,58 @@ class Items(Sequence[Trajectory]):
 
 
 class SampleMemory:
-    """The stream's bookkeeping and slots."""
+    """A stream's numbers and slots, as arrays in its region."""
 
     def __init__(self, spec: SampleSpec, arena: Arena) -> None:
-        slots = spec.slots
-        shapes = {
-            "status": Shape((slots,), "uint8"),
-            "writer": Shape((slots,), "int32"),
-            "reader": Shape((slots,), "int32"),
-            "pending": Shape((slots,), "int64"),
-            "ticket": Shape((slots,), "int64"),
-            "length": Shape((slots,), "int64"),
-            "env_steps": Shape((slots,), "int64"),
-            "since": Shape((slots,), "int64"),
-            "usual": Shape((len(spec.writers),), "float64"),
-            "next_ticket": Shape((1,), "int64"),
-            "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
-            "open_from": Shape((max(1, len(spec.readers)),), "int64"),
-            # What slots hold, and what readers hold: a batch in use and one that fills.
-            "returned": Shape((2 * slots + 4 * spec.items_per_batch,), "int64"),
-            "num_returned": Shape((1,), "int64"),
-            "num_lost": Shape((1,), "int64"),
-            "base_version": Shape((1,), "int64"),
-            "produced": Shape((len(spec.writers),), "int64"),
-            "produced_before": Shape((len(spec.writers),), "int64"),
-            "committing": Shape((len(spec.writers),), "int64"),
-            "taken": Shape((max(1, len(spec.readers)),), "int64"),
-            "consumed": Shape((max(1, len(spec.readers)),), "int64"),
-            "dropped": Shape((len(DROP_REASONS),), "int64"),
-            "open_writers": Shape((len(spec.writers),), "uint8"),
-            "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
-            "waiting_writers": Shape((len(spec.writers),), "uint8"),
-            "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
-            "granted": Shape((1,), "uint8"),
-            "anew": Shape((3,), "int64"),
-        }
-        header = layout_bytes(shapes)
+        shapes, slots = _header_shapes(spec), spec.slots
+        header, size = layout_bytes(shapes), _slot_bytes(spec)
         nbytes = spec.trajectory.nbytes
-        size = -(-nbytes // 4096) * 4096
-        region = arena.region(f"sample/{spec.name}", header + slots * size, "sample.slots")
+        region = arena.region(f"sample/{spec.name}", header + slots * size, SETTINGS)
         for name, view in layout_views(shapes, region[:header]).items():
             setattr(self, name, view)
         self.raw = [region[header + i * size : header + i * size + nbytes] for i in range(slots)]
-        self.items = Items(spec.trajectory, self.raw)
+        self.items = SlotViews(spec.trajectory, self.raw)
 
     status: np.ndarray
     writer: np.ndarray
     reader: np.ndarray
-    """Who is reading (-1: nobody yet), for `any` and `key`."""
+    """The reader that took the slot (-1: none yet), for `any` and `key`."""
     pending: np.ndarray
-    """A bit for each reader that has not released it, for `all`; a second set of bits marks who
-    took it."""
+    """A bit for each reader that has not released the slot, for `all`. A second set of bits marks
+    the readers that took it."""
     ticket: np.ndarray
     length: np.ndarray
     env_steps: np.ndarray
     since: np.ndarray
-    """When it was claimed, in nanoseconds of this host's clock, where writers may be overdue."""
+    """When the slot was claimed, in nanoseconds of this host's clock; only where writers can be
+    overdue."""
     usual: np.ndarray
-    """Seconds that a fragment of each writer usually takes there; 0 before its first one."""
+    """Seconds that a fragment of each writer usually takes; 0 before its first one. Only where
+    writers can be overdue."""
     next_ticket: np.ndarray
     next_taken: np.ndarray
-    """The ticket that each reader takes next, where tickets are taken in turn."""
+    """The ticket that each reader takes next; only where tickets are taken in order."""
     open_from: np.ndarray
-    """The first ticket that it has not acknowledged, there."""
+    """The first ticket that each reader has not acknowledged. In order or not, it grows with each
+    acknowledged fragment."""
     returned: np.ndarray
-    """Tickets that nobody writes, to be handed out again: their writer or reader died, or is
-    overdue."""
+    """Tickets to be handed out again, because no process writes them: their writer or reader died,
+    or their writer is overdue."""
     num_returned: np.ndarray
     base_version: np.ndarray
-    """The version at which the first batch would have been consumed."""
-    num_lost: np.ndarray
-    """Items that do not count towards the batches to come: they never came out, where tickets are
-    not taken in turn, or came before `base_version` was last set from further down the line."""
+    """The version of batch 0; batch n is consumed at version `base_version + n`."""
+    first_ticket: np.ndarray
+    """The number of tickets before batch 0. It grows by the fragments that dead readers lost, where
+    tickets are not taken in order. `count_anew` sets it, too."""
     produced: np.ndarray
     produced_before: np.ndarray
-    """What `produced` was before the commit ..."""
+    """The value of `produced` before the commit that is under way, to undo it."""
     committing: np.ndarray
-    """... that each writer is in, of the slot with this number less one; 0 if it is in none."""
+    """The slot (plus 1) of the commit that each writer has under way; 0 if there is none."""
     taken: np.ndarray
-    """Items whose slots each reader has released."""
+    """Fragments whose slots each reader has released."""
     consumed: np.ndarray
-    """Of those, items that it is done with."""
+    """Fragments that each reader has acknowledged."""
     dropped: np.ndarray
     open_writers: np.ndarray
     open_readers: np.ndarray
@@ -139,5 +112,53 @@ class SampleMemory:
     granted: np.ndarray
     """1: the readers are on another host, which grants the slots here."""
     anew: np.ndarray
-    """What a trainer here asks of that host: how often it has asked, and with what `count_anew` is
-    to be done."""
+    """A request of a trainer here to the owner: how often it has asked, then the version and the
+    number of fragments under way for `count_anew`."""
+    marked: np.ndarray
+    """1: the slot was marked as unwritten before its first use."""
+
+
+def sample_bytes(spec: SampleSpec) -> int:
+    """Bytes of a stream's region."""
+    return layout_bytes(_header_shapes(spec)) + spec.slots * _slot_bytes(spec)
+
+
+def _slot_bytes(spec: SampleSpec) -> int:
+    """Bytes from one slot to the next: whole pages."""
+    return -(-spec.trajectory.nbytes // 4096) * 4096
+
+
+def _header_shapes(spec: SampleSpec) -> dict[str, Shape]:
+    slots = spec.slots
+    return {
+        "status": Shape((slots,), "uint8"),
+        "writer": Shape((slots,), "int32"),
+        "reader": Shape((slots,), "int32"),
+        "pending": Shape((slots,), "int64"),
+        "ticket": Shape((slots,), "int64"),
+        "length": Shape((slots,), "int64"),
+        "env_steps": Shape((slots,), "int64"),
+        "since": Shape((slots,), "int64"),
+        "usual": Shape((len(spec.writers),), "float64"),
+        "next_ticket": Shape((1,), "int64"),
+        "next_taken": Shape((max(1, len(spec.readers)),), "int64"),
+        "open_from": Shape((max(1, len(spec.readers)),), "int64"),
+        # Room for the tickets of slots and of readers: a batch in use and one that fills.
+        "returned": Shape((2 * slots + 4 * spec.fragments_per_batch,), "int64"),
+        "num_returned": Shape((1,), "int64"),
+        "first_ticket": Shape((1,), "int64"),
+        "base_version": Shape((1,), "int64"),
+        "produced": Shape((len(spec.writers),), "int64"),
+        "produced_before": Shape((len(spec.writers),), "int64"),
+        "committing": Shape((len(spec.writers),), "int64"),
+        "taken": Shape((max(1, len(spec.readers)),), "int64"),
+        "consumed": Shape((max(1, len(spec.readers)),), "int64"),
+        "dropped": Shape((len(DROP_REASONS),), "int64"),
+        "open_writers": Shape((len(spec.writers),), "uint8"),
+        "open_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+        "waiting_writers": Shape((len(spec.writers),), "uint8"),
+        "waiting_readers": Shape((max(1, len(spec.readers)),), "uint8"),
+        "granted": Shape((1,), "uint8"),
+        "anew": Shape((3,), "int64"),
+        "marked": Shape((slots,), "uint8"),
+    }

@@ -1,6 +1,7 @@
-"""Environments that do exactly what they are told: for tests of this system, and of yours.
+"""Scripted environments, for tests of SRL and for your tests.
 
-`ScriptedEnv` and its kin are deterministic in their seed; the others misbehave in one way each.
+`ScriptedEnv` is deterministic: its seed decides everything. Each of its subclasses is slow or fails
+in one way.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ _Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
 
 class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
-    """Episodes whose lengths, rewards and kinds of end follow from the seed, whatever is done.
+    """Episodes whose lengths, rewards and ends follow from the seed; actions change nothing.
 
-    The observation is (episode, step, length, kind of end); rewards are whole numbers, so that sums
-    are exact. `script(seed, episode)` says what will come.
+    The observation is (episode, step, length, whether the end is a termination). Rewards are whole
+    numbers, so that sums are exact. `script(seed, episode)` returns what will happen.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -40,7 +41,7 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
         self.action_space = spaces.Discrete(3)
         self.actions: list[int] = []
-        """What was done in this episode."""
+        """The actions of this episode."""
         self._seed = 0
         self._episode = -1
         self._time = 0
@@ -56,7 +57,7 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         return [int(r) for r in random.integers(-9, 10, length)], bool(random.integers(2))
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Starts the next episode of the script, or with a seed the first."""
+        """Starts the next episode of the script, or the first one if a seed is given."""
         super().reset(seed=seed)
         if seed is not None:
             self._seed, self._episode = seed, -1
@@ -70,7 +71,7 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         return self._observe(), self._info()
 
     def step(self, action: Any) -> _Step:
-        """Pays the next reward of the script."""
+        """Returns the next reward of the script."""
         if self._over:
             raise RuntimeError("step after the end of the episode")
         if self.has_action_mask and not self._mask()[int(action)]:
@@ -103,7 +104,7 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         return info
 
     def state(self) -> dict[str, Any]:
-        """Where in the script it is."""
+        """The position in the script."""
         return {
             "seed": self._seed,
             "episode": self._episode,
@@ -120,8 +121,8 @@ class ScriptedEnv(gymnasium.Env[Any, Any]):  # type: ignore[misc]
         )
 
 
-class _Misbehaving(ScriptedEnv):
-    """A scripted environment that calls `misbehave` at its n-th step or reset over its life."""
+class _FaultyEnv(ScriptedEnv):
+    """A scripted environment that misbehaves once, at the n-th step (or reset) of its life."""
 
     def __init__(self, *, at_step: int = 3, call: str = "step", **script: Any) -> None:
         super().__init__(**{"min_length": 2, **script})
@@ -133,32 +134,32 @@ class _Misbehaving(ScriptedEnv):
         return call == self.call and self._calls[call] == self.at_step
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Resets, unless it is time."""
+        """Resets; misbehaves if this is the n-th reset."""
         due = self._due("reset")
         obs, info = super().reset(seed=seed, options=options)
         return (self.misbehave((obs, 0.0, False, False, info))[0] if due else obs), info
 
     def step(self, action: Any) -> _Step:
-        """Steps, unless it is time."""
+        """Steps; misbehaves if this is the n-th step."""
         due = self._due("step")
         result = super().step(action)
         return self.misbehave(result) if due else result
 
     @abstractmethod
     def misbehave(self, result: _Step) -> _Step:
-        """What goes wrong."""
+        """Changes the result of a step or reset, raises, or hangs."""
 
 
-class CrashingEnv(_Misbehaving):
-    """Raises at a step (or reset) of its life."""
+class CrashingEnv(_FaultyEnv):
+    """Raises at its n-th step (or reset)."""
 
     def misbehave(self, result: _Step) -> _Step:
         """Raises."""
         raise RuntimeError("this environment crashes on purpose")
 
 
-class HangingEnv(_Misbehaving):
-    """Does not return from a step (or reset) of its life, for `seconds`."""
+class HangingEnv(_FaultyEnv):
+    """Hangs for `seconds` in its n-th step (or reset)."""
 
     def __init__(self, *, seconds: float = 3600.0, **rest: Any) -> None:
         super().__init__(**rest)
@@ -170,7 +171,7 @@ class HangingEnv(_Misbehaving):
         return result
 
 
-class NanEnv(_Misbehaving):
+class NanEnv(_FaultyEnv):
     """Returns NaN, as the observation (`what="obs"`) or the reward (`what="reward"`)."""
 
     def __init__(self, *, what: str = "obs", value: float = float("nan"), **rest: Any) -> None:
@@ -178,7 +179,7 @@ class NanEnv(_Misbehaving):
         self.what, self.value = what, value
 
     def misbehave(self, result: _Step) -> _Step:
-        """Returns something that is no number."""
+        """Returns a value that is not a number."""
         obs, _reward, *ends = result
         if self.what == "reward":
             return obs, self.value, *ends
@@ -187,7 +188,7 @@ class NanEnv(_Misbehaving):
         return obs, 0.0, *ends
 
 
-class BadShapeEnv(_Misbehaving):
+class BadShapeEnv(_FaultyEnv):
     """Returns an observation of another shape or dtype than it declared."""
 
     def __init__(

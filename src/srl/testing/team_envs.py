@@ -1,6 +1,7 @@
 """Scripted PettingZoo environments with agents that come and go, for tests.
 
-Who is in the game when, what is paid and how it ends follows from the seed, whatever is done.
+The seed decides which agents are in the game, what they are paid and how episodes end. Actions
+change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ AGENTS = ("early", "steady", "late")
 
 
 class TeamScript:
-    """One episode: the ticks in which each agent enters and is done, and what it is paid."""
+    """One episode: the ticks in which each agent enters and is done, and its rewards."""
 
     def __init__(self, seed: int, episode: int) -> None:
         random = np.random.default_rng([seed, episode])
@@ -24,16 +25,16 @@ class TeamScript:
         self.done = {"early": int(random.integers(1, length)), "steady": length, "late": length}
         self.terminates = {agent: bool(random.integers(2)) for agent in AGENTS}
         self.rewards = random.integers(-9, 10, (length + 1, len(AGENTS)))
-        """Paid at the tick, by agent; only those who were in the game before it are paid."""
+        """[ticks, agents]: only agents that were in the game before the tick are paid."""
 
     def paid(self, agent: str) -> int:
-        """All that an agent is paid over its life in a parallel game."""
+        """The sum of an agent's rewards over its life in a parallel game."""
         ticks = slice(self.enters[agent] + 1, self.done[agent] + 1)
         return int(self.rewards[ticks, AGENTS.index(agent)].sum())
 
 
 class ScriptedParallelEnv(ParallelEnv):  # type: ignore[misc]
-    """A parallel game after a TeamScript; the observation is (episode, tick, agent)."""
+    """A parallel game that follows a TeamScript; the observation is (episode, tick, agent)."""
 
     metadata = {"name": "scripted_parallel_v0", "render_modes": []}  # noqa: RUF012
 
@@ -45,15 +46,15 @@ class ScriptedParallelEnv(ParallelEnv):  # type: ignore[misc]
         self._seed, self._episode, self._time = 0, -1, 0
 
     def observation_space(self, agent: str) -> Any:
-        """Equal for all."""
+        """The same space for all agents."""
         return spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
     def action_space(self, agent: str) -> Any:
-        """Equal for all."""
+        """The same space for all agents."""
         return spaces.Discrete(2)
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        """Starts the next episode of the script, or with a seed the first."""
+        """Starts the next episode of the script, or the first one if a seed is given."""
         if seed is not None:
             self._seed, self._episode = seed, -1
         self._episode += 1
@@ -63,7 +64,7 @@ class ScriptedParallelEnv(ParallelEnv):  # type: ignore[misc]
         return {agent: self._observe(agent) for agent in self.agents}, {a: {} for a in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        """Pays everyone who acted; takes out who is done, and lets in who is new."""
+        """Pays agents that acted; removes agents that are done, and adds new ones."""
         if set(actions) != set(self.agents):
             raise ValueError(f"expected actions of {self.agents}, got {sorted(actions)}")
         self._time += 1
@@ -88,11 +89,59 @@ class ScriptedParallelEnv(ParallelEnv):  # type: ignore[misc]
         return np.array([self._episode, self._time, AGENTS.index(agent)], np.float32)
 
 
+class CrowdEnv(ParallelEnv):  # type: ignore[misc]
+    """Twenty agents that each see a large image: pistonball's spaces without its physics."""
+
+    metadata = {"name": "crowd_v0", "render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        num_agents: int = 20,
+        height: int = 457,
+        width: int = 120,
+        length: int = 50,
+        render_mode: str | None = None,
+    ) -> None:
+        self.possible_agents = [f"agent_{i}" for i in range(num_agents)]
+        self.agents: list[str] = []
+        self.render_mode = render_mode
+        self._image = np.zeros((height, width, 3), np.uint8)
+        self._length, self._time = length, 0
+
+    def observation_space(self, agent: str) -> Any:
+        """The same space for all agents."""
+        return spaces.Box(0, 255, self._image.shape, np.uint8)
+
+    def action_space(self, agent: str) -> Any:
+        """The same space for all agents."""
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Starts an episode."""
+        self._time = 0
+        self.agents = list(self.possible_agents)
+        return dict.fromkeys(self.agents, self._image), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        """Advances by one tick; all rewards are 0."""
+        self._time += 1
+        acted, over = self.agents, self._time == self._length
+        self.agents = [] if over else acted
+        return (
+            dict.fromkeys(acted, self._image),
+            dict.fromkeys(acted, 0.0),
+            dict.fromkeys(acted, False),
+            dict.fromkeys(acted, over),
+            {agent: {} for agent in acted},
+        )
+
+
 class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
-    """A turn-based game: each turn pays every player, also those who only wait.
+    """A turn-based game: each turn pays every player, also those that only wait.
 
     An episode is a number of turns; "early" is done before the others. Masks come in the
-    observation, and forbid what is not the turn's number modulo 2.
+    observation; they allow action 2 and the turn's number modulo 2.
     """
 
     metadata = {"name": "scripted_aec_v0", "render_modes": [], "is_parallelizable": False}  # noqa: RUF012
@@ -102,11 +151,11 @@ class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
         self.possible_agents = list(AGENTS)
         self.render_mode = render_mode
         self.paid: list[dict[str, int]] = []
-        """All that was paid, by agent, one dict per episode."""
+        """The sum of rewards by agent, one dict per episode."""
         self._seed, self._episode = 0, -1
 
     def observation_space(self, agent: str) -> Any:
-        """Equal for all."""
+        """The same space for all agents."""
         return spaces.Dict(
             {
                 "observation": spaces.Box(-np.inf, np.inf, (3,), np.float32),
@@ -115,11 +164,11 @@ class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
         )
 
     def action_space(self, agent: str) -> Any:
-        """Equal for all."""
+        """The same space for all agents."""
         return spaces.Discrete(3)
 
     def observe(self, agent: str) -> dict[str, np.ndarray]:
-        """What an agent sees; its mask is empty where it is not on turn."""
+        """An agent's observation; its mask is empty if the agent is not on turn."""
         mask = np.zeros(3, np.int8)
         if agent == self.agent_selection:
             mask[[self._turn % 2, 2]] = 1
@@ -127,7 +176,7 @@ class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
         return {"observation": seen, "action_mask": mask}
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Starts the next episode of the script, or with a seed the first."""
+        """Starts the next episode of the script, or the first one if a seed is given."""
         if seed is not None:
             self._seed, self._episode, self.paid = seed, -1, []
         self._episode += 1
@@ -145,7 +194,7 @@ class ScriptedAecEnv(AECEnv):  # type: ignore[misc]
         self.paid.append(dict.fromkeys(AGENTS, 0))
 
     def step(self, action: Any) -> None:
-        """Plays a turn, or removes a player who is done."""
+        """Plays a turn, or removes a player that is done."""
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)

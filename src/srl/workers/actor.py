@@ -1,12 +1,12 @@
-"""The actor: steps groups of environments in a ring, and writes what happens into fragments.
+"""The actor: steps groups of environments, and writes the steps into fragments.
 
 *Consumes* replies of the inference stream. *Waits for* replies, for a free slot of the sample
-stream, for newer weights where policy age is bounded. *Unblocked by* policy workers and trainers.
-*Produces* requests and fragments.
+stream, and for newer weights where policy age is bounded. *Unblocked by* policy workers and
+trainers. *Produces* requests and fragments.
 
-Whichever group has all its actions is stepped next, so that simulation and inference overlap. Where
-environments step in threads of their own, a group is only set going, and waited for when nothing
-else is to be done. An actor never imports torch.
+The actor steps any group that has all its actions, so that simulation and inference overlap. Where
+environments step in threads of their own, the actor only starts the group's tick. It waits for that
+tick when it has nothing else to do. An actor never imports torch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink
-from srl.workers.lane import Ended, Lane
+from srl.workers.agent_batch import AgentBatch, EndedEpisodes
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
-_OTHER_SEEDS = 100_003
-_TOLD_FAILURES = 10
-"""Later failures of environments are counted, and only now and then told."""
+_SEED_STEP = 100_003
+"""Added to a group's seed after a failure."""
+_LOGGED_FAILURES = 10
+"""Every failure of environments below this number is logged; later only every hundredth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +42,19 @@ class ActorConfig:
     """How many environments, and how they are spread over actors."""
 
     envs: int = 16
-    """Environments in all actors together; with the fragment's length this is the batch."""
+    """Environments of all actors together; times the fragment's length, this is the batch."""
     count: int = 0
     """Actor workers; 0 chooses by layout, cores and environment."""
     max_count: int = 0
-    """Room for so many actors, for `srl scale`; 0 has none beyond `count`."""
+    """Most actors that `srl scale` may ask for; 0 allows no more than `count`."""
     max_restarts: int = -1
-    """How often a killed actor is started again; -1 is as `max_restarts` says."""
+    """How often a killed actor is started again; -1 takes the experiment's `max_restarts`."""
     groups: int = 0
-    """Groups in each actor's ring: one is stepped while others wait for their actions; 0 chooses by
+    """Groups of each actor: one is stepped while others wait for their actions; 0 chooses by
     layout."""
     keep_core: bool = True
-    """An actor of one group, which one thread of EnvPool's steps, keeps to one core that no other
-    actor keeps to: the two hand over without waking another core."""
+    """Keeps an actor on a core of its own, if it has one group that one EnvPool thread steps. The
+    actor and that thread then take turns without waking another core."""
 
     def __post_init__(self) -> None:
         if self.envs < 1:
@@ -64,61 +65,61 @@ class ActorConfig:
 
 
 class Group:
-    """Environments that step together, with a lane for each policy."""
+    """Environments that step together, with an agent batch for each policy."""
 
     def __init__(
         self,
         envs: EnvGroup,
-        lanes: list[Lane],
+        batches: list[AgentBatch],
         seed: int,
         make: Callable[[], EnvGroup] | None = None,
         config: EnvConfig | None = None,
     ) -> None:
-        """With `make` and `config`, environments that fail now and then are made anew."""
+        """With `make` and `config`, the group replaces environments that fail now and then."""
         self.envs = envs
-        self.lanes = lanes
+        self.batches = batches
         self.seed = seed
         self.started = False
         self.ticks = 0
-        """Since the last failure."""
+        """Ticks since the last failure."""
         self._make = make
         self._config = config
         self._credit = 0
-        """Steps that speak for the environments: a failure costs `failure_steps` of them."""
+        """Environment steps without a failure, up to a limit; a failure costs `failure_steps`."""
         self._background = envs if isinstance(envs, BackgroundGroup) else None
-        self._actions = {lane.policy: lane.action for lane in lanes}
+        self._actions = {batch.policy: batch.action for batch in batches}
 
     @property
     def ready(self) -> bool:
-        """Every lane has its slot and its actions."""
-        for lane in self.lanes:  # noqa: SIM110 (a generator costs more than the question)
-            if lane.phase != "ready":
+        """Whether every agent batch has its slot and its actions."""
+        for batch in self.batches:  # noqa: SIM110 (a generator is slower than the check)
+            if batch.phase != "ready":
                 return False
         return True
 
     def step(self) -> dict[str, EnvStep]:
-        """One tick of every environment (the first one resets them)."""
+        """Makes one tick of every environment; the first call resets them."""
         if not self.started:
             self.started = True
             return self.envs.reset(self.seed)
         return self.envs.step(self._actions)
 
     def begin(self) -> bool:
-        """Starts a tick that goes on by itself; False where only `step` can do it."""
+        """Starts a tick in the background; False where only `step` can make it."""
         if self._background is None or not self.started:
             return False
         self._background.begin(self._actions)
-        for lane in self.lanes:
-            lane.phase = "stepping"
+        for batch in self.batches:
+            batch.phase = "stepping"
         return True
 
     def finish(self) -> dict[str, EnvStep]:
-        """Waits for a tick that was begun."""
+        """Waits for the tick that `begin` started."""
         assert self._background is not None
         return self._background.finish()
 
-    def begin_again(self) -> bool:
-        """Makes the environments anew after a failure; False if they fail too often for that."""
+    def restart(self) -> bool:
+        """Replaces the environments after a failure; False if they fail too often."""
         config = self._config
         if config is None or self._make is None or not config.max_failures:
             return False
@@ -128,21 +129,21 @@ class Group:
         self.ticks = 0
         if self._credit < 0:
             return False
-        # What is broken may not close well either.
+        # Broken environments may also fail to close.
         with suppress(Exception):
             self.envs.close()
         self.envs = self._make()
         self._background = self.envs if isinstance(self.envs, BackgroundGroup) else None
         self.started = False
-        # Other episodes than those that led to the failure.
-        self.seed += _OTHER_SEEDS
-        for lane in self.lanes:
-            lane.begin_again()
+        # A new seed, because the same episodes may lead to the same failure.
+        self.seed += _SEED_STEP
+        for batch in self.batches:
+            batch.restart()
         return True
 
 
 class ActorWorker(Worker):
-    """Steps whichever group is ready, and keeps the fragments of its lanes going."""
+    """Steps groups that are ready, and starts the fragments of their agent batches."""
 
     def __init__(self, name: str, groups: list[Group], metrics: MetricsClient) -> None:
         self.name = name
@@ -150,14 +151,14 @@ class ActorWorker(Worker):
         self._metrics = metrics
         self._next = 0
         self._stepping: deque[Group] = deque()
-        """Groups whose tick goes on by itself, the first begun first."""
+        """Groups with a tick in the background, in the order in which the ticks began."""
         self._clients: dict[str, InferenceClient] = {}
-        for lane in groups[0].lanes:
-            self._clients[lane.policy] = lane.client
-        self._lane_of = {
-            (lane.policy, lane.index): lane for group in groups for lane in group.lanes
+        for batch in groups[0].batches:
+            self._clients[batch.policy] = batch.client
+        self._batch_of = {
+            (batch.policy, batch.index): batch for group in groups for batch in group.batches
         }
-        self._lanes = list(self._lane_of.values())
+        self._batches = list(self._batch_of.values())
         self._waits = {name: Wait(name) for name in ("inference", "slots", "policy_age")}
 
     @classmethod
@@ -174,8 +175,8 @@ class ActorWorker(Worker):
         groups = []
         for index in range(plan.num_groups):
             number = context.worker.index * plan.num_groups + index
-            lanes = [
-                Lane(
+            batches = [
+                AgentBatch(
                     index=index,
                     policy=policy,
                     agent=plan.policies[policy].agent,
@@ -187,27 +188,27 @@ class ActorWorker(Worker):
                     explore=1.0,
                     packs=several,
                 )
-                for policy, agents in plan.lanes.items()
+                for policy, agents in plan.policy_agents.items()
             ]
             seed = int(plan.experiment["seed"]) * 1_000_003 + number * plan.envs_per_group
             make = functools.partial(context.env_group, plan.envs_per_group)
-            groups.append(Group(make(), lanes, seed, make, context.settings("env", EnvConfig)))
+            groups.append(Group(make(), batches, seed, make, context.settings("env", EnvConfig)))
         return cls(context.name, groups, context.metrics)
 
-    def step(self) -> Progress | Wait:
+    def step(self) -> StepResult | Wait:
         """Takes replies, starts fragments, and steps one group."""
         made = False
         for policy, client in self._clients.items():
             for index in client.poll():
-                self._lane_of[policy, index].receive()
+                self._batch_of[policy, index].receive()
                 made = True
         waits_for = "inference"
-        for lane in self._lanes:
-            if lane.phase == "claim":
-                blocked = lane.try_claim()
+        for batch in self._batches:
+            if batch.phase == "claim":
+                blocked = batch.try_claim()
                 if blocked is None:
                     made = True
-                elif lane.sink is not None and lane.sink.closed:
+                elif batch.sink is not None and batch.sink.closed:
                     return DONE
                 else:
                     waits_for = blocked
@@ -232,17 +233,17 @@ class ActorWorker(Worker):
             self._tick(group, group.step)
 
     def _tick(self, group: Group, step: Callable[[], dict[str, EnvStep]]) -> None:
-        """One tick; environments that fail now and then are made anew."""
+        """Makes one tick; replaces environments that fail now and then."""
         try:
             steps = step()
         except EnvError as error:
-            if not group.begin_again():
+            if not group.restart():
                 raise
-            self.row.enter("running")
-            self.row.add("count_env_failures", 1)
-            failures = self.row.get("count_env_failures")
-            if failures < _TOLD_FAILURES or failures % 100 == 0:
-                text = f"{error} Made anew ({failures} failures so far)."
+            self.stats.enter("running")
+            self.stats.add("count_env_failures", 1)
+            failures = self.stats.get("count_env_failures")
+            if failures < _LOGGED_FAILURES or failures % 100 == 0:
+                text = f"Environments replaced ({failures} failures so far): {error}"
                 self._metrics.send(Note(self.name, "warning", text))
             return
         group.ticks += 1
@@ -250,50 +251,52 @@ class ActorWorker(Worker):
 
     def _observe(self, group: Group, steps: dict[str, EnvStep]) -> None:
         acted = 0
-        for lane in group.lanes:
-            step = steps[lane.policy]
-            ended = lane.count_episodes(step)
+        for batch in group.batches:
+            step = steps[batch.policy]
+            ended = batch.count_episodes(step)
             if ended is not None:
-                self._report(lane, step, ended)
-            lane.observe(step)
+                self._report(batch, step, ended)
+            batch.observe(step)
             acted += step.turn.size if step.quiet else int(np.count_nonzero(step.turn))
-        row = self.row
-        row.enter("running")
-        row.add("count_env_steps", group.envs.num_envs)
-        row.add("count_agent_steps", acted)
+        stats = self.stats
+        stats.enter("running")
+        stats.add("count_env_steps", group.envs.num_envs)
+        stats.add("count_agent_steps", acted)
 
-    def _report(self, lane: Lane, step: EnvStep, ended: Ended) -> None:
-        # A number is missing where an outer time limit ended the episode unseen by the environment.
+    def _report(self, batch: AgentBatch, step: EnvStep, ended: EndedEpisodes) -> None:
+        # A metric is NaN where an outer time limit ended the episode: the environment did not know.
         metrics = {
-            name: [x for x in values[ended.rows // lane.num_agents].tolist() if x == x]
+            name: [x for x in values[ended.rows // batch.num_agents].tolist() if x == x]
             for name, values in (step.metrics or {}).items()
         }
-        self.row.add("count_episodes", len(ended.returns))
-        self._metrics.episodes(self.name, lane.policy, ended.returns, ended.lengths, metrics)
+        self.stats.add("count_episodes", len(ended.returns))
+        self._metrics.episodes(
+            self.name, batch.policy, ended.returns, ended.lengths, metrics, ended.agents
+        )
 
     def state(self, exact: bool) -> Tree:
-        """Rings, fragments, policy states and the environments themselves, where they offer it."""
+        """Groups, fragments and policy states; environments too, where they offer their state."""
         return {
             "next": self._next,
             "groups": [
                 {
                     "started": group.started,
                     "envs": group.envs.state() if group.started else None,
-                    "lanes": [lane.state() for lane in group.lanes],
+                    "agent_batches": [batch.state() for batch in group.batches],
                 }
                 for group in self.groups
             ],
         }
 
     def restore(self, state: Tree, exact: bool) -> None:
-        """Goes on from `state`."""
+        """Continues from `state`."""
         self._next = state["next"]
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.started = saved["started"]
             if group.started:
                 group.envs.restore(saved["envs"])
-            for lane, kept in zip(group.lanes, saved["lanes"], strict=True):
-                lane.restore(kept)
+            for batch, kept in zip(group.batches, saved["agent_batches"], strict=True):
+                batch.restore(kept)
 
     @property
     def restorable(self) -> bool:
@@ -302,9 +305,9 @@ class ActorWorker(Worker):
 
     def close(self) -> None:
         """Leaves the streams and closes the environments."""
-        for lane in self._lanes:
-            if lane.sink is not None:
-                lane.sink.close()
+        for batch in self._batches:
+            if batch.sink is not None:
+                batch.sink.close()
         for client in self._clients.values():
             client.close()
         for group in self.groups:

@@ -1,8 +1,7 @@
 """The evaluator: plays whole episodes with fixed weights beside training.
 
 *Consumes* snapshots of the parameter service. *Waits for* a newer version, and for the interval to
-pass. *Unblocked by* trainers. *Produces* evaluation returns, stamped with the version that was
-played.
+pass. *Unblocked by* trainers. *Produces* evaluation returns, with the version that played.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from srl.services.messages import Evaluation
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader
 from srl.workers.configs import EvaluatorConfig
-from srl.workers.player import Player
+from srl.workers.episode_player import Player
 from srl.workers.wiring import Context, load_weights
-from srl.workers.worker import MADE, Progress, Wait, Worker
+from srl.workers.worker import MADE, StepResult, Wait, Worker
 
 
 class EvaluatorWorker(Worker):
-    """Plays one tick a step; an evaluation keeps the weights it began with."""
+    """Plays one tick in each step; an evaluation uses the same weights to its end."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class EvaluatorWorker(Worker):
             seed=context.seed % (1 << 31),
         )
 
-    def step(self) -> Progress | Wait:
+    def step(self) -> StepResult | Wait:
         """Starts an evaluation when it is time, or plays one tick of it."""
         if self._player is None:
             versions = {name: reader.version for name, reader in self._parameters.items()}
@@ -75,10 +74,10 @@ class EvaluatorWorker(Worker):
                 return Wait("weights", self._next_start - now)
             self._next_start = now + self._config.every_seconds
             self._start()
-            self.row.enter("running")
+            self.stats.enter("running")
             return MADE
         self._player.tick()
-        self.row.enter("running")
+        self.stats.enter("running")
         if self._player.done:
             self._report(self._player)
             self._player = None
@@ -109,9 +108,10 @@ class EvaluatorWorker(Worker):
                     played=played,
                     returns=returns,
                     lengths=player.result.lengths[policy],
+                    agents=player.result.agents[policy],
                 )
             )
-        self.row.add("count_episodes", self._config.episodes)
+        self.stats.add("count_episodes", self._config.episodes)
 
     def close(self) -> None:
         """Closes the environments."""

@@ -1,8 +1,8 @@
-"""The policy worker: answers whatever requests have arrived, in one batch, with the newest weights.
+"""The policy worker: answers all requests that have arrived in one batch, with the newest weights.
 
-*Consumes* requests of one or more inference streams. *Waits for* requests, and at first for
-weights. *Unblocked by* actors and trainers. *Produces* replies, stamped with the policy version
-that made them.
+*Consumes* requests of one or more inference streams. *Waits for* requests, and for the first
+weights. *Unblocked by* actors and trainers. *Produces* replies, with the policy version that made
+them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from srl.policies.protocol import Act, Policy
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import InferenceServer
 from srl.workers.configs import InferenceConfig
+from srl.workers.devices import require_device
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 
 class Inputs(NamedTuple):
-    """A request as tensors; on a CPU they share its memory."""
+    """A request as tensors; on a CPU the tensors share the request's memory."""
 
     obs: Tree
-    state: Tree
+    policy_state: Tree
     is_first: torch.Tensor
     explore: torch.Tensor
     action_mask: torch.Tensor | None
 
 
 @dataclass
-class Served:
+class ServedPolicy:
     """One policy that a worker serves."""
 
     name: str
@@ -50,21 +51,21 @@ class Served:
     device: torch.device
     version: int = -1
     host_weights: dict[str, np.ndarray] = field(default_factory=dict)
-    """The policy's tensors as arrays that share their memory (on a CPU), or a copy on the host."""
+    """The policy's tensors as arrays: on a CPU they share memory, otherwise they are copies."""
     _on_cpu: bool = field(init=False)
     _inputs: dict[int, tuple[InferenceRequest, Inputs]] = field(default_factory=dict)
-    _last: tuple[Act, list[np.ndarray]] | None = None
-    """On a CPU: the last answer, and its arrays."""
+    _last_output: tuple[Act, list[np.ndarray]] | None = None
+    """The last output of the policy and its arrays, on a CPU only."""
 
     def __post_init__(self) -> None:
         self._on_cpu = self.device.type == "cpu"
 
     @cached_property
-    def _declared(self) -> dict[str, list[ArraySpec]]:
-        """What a reply holds, in the order of `outputs`."""
+    def _specs(self) -> dict[str, list[ArraySpec]]:
+        """The specs of a reply's arrays, in the order of `outputs`."""
         return {
             "action": [action_array(self.policy.agent.action)],
-            "state": leaves(self.policy.state_spec),
+            "policy_state": leaves(self.policy.state_spec),
             "extras": leaves(self.policy.extras_spec),
         }
 
@@ -76,16 +77,16 @@ class Served:
 
     @cached_property
     def _tensors(self) -> dict[str, torch.Tensor]:
-        """The policy's parameters and buffers, which stay where they are."""
+        """The policy's parameters and buffers; their memory never moves."""
         return self.policy.state_dict()
 
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
-        return [spec.shape for specs in self._declared.values() for spec in specs]
+        return [spec.shape for specs in self._specs.values() for spec in specs]
 
     def inputs(self, request: InferenceRequest) -> Inputs:
-        """A gathered request as tensors. On a CPU they are made once for each request, because the
-        server gathers into the same memory again and again."""
+        """A gathered request as tensors. On a CPU each request is converted only once, because the
+        server gathers into the same memory every time."""
         if not self._on_cpu:
             return to_tensors(request, self.device)
         found = self._inputs.get(id(request))
@@ -94,33 +95,33 @@ class Served:
         return found[1]
 
     def outputs(self, act: Act, rows: int, worker: str) -> list[np.ndarray]:
-        """What the policy chose as arrays of the shapes that it declared: action, leaves of the
-        state, leaves of the extras."""
-        if self._last is not None and self._last[0] is act:
-            # A policy that writes its answers into the same memory again.
-            return self._last[1]
-        tensors = [act.action, *leaves(act.state), *self._extras(act.extras)]
+        """The policy's output as arrays of the declared shapes: action, leaves of the policy state,
+        leaves of the extras."""
+        if self._last_output is not None and self._last_output[0] is act:
+            # The policy wrote its output into the same memory as last time.
+            return self._last_output[1]
+        tensors = [act.action, *leaves(act.policy_state), *self._extras(act.extras)]
         if self._on_cpu:
             arrays = [tensor.numpy() for tensor in tensors]
         else:
             arrays = [tensor.cpu().numpy() for tensor in tensors]
         if [array.shape for array in arrays] != [(rows, *shape) for shape in self._shapes]:
-            self._complain(act, rows, worker)
+            self._raise_wrong_shapes(act, rows, worker)
         if self._on_cpu:
-            self._last = act, arrays
+            self._last_output = act, arrays
         return arrays
 
     def _extras(self, extras: Tree) -> list[torch.Tensor]:
-        """The leaves of the extras; most are one flat dict, which needs no walk."""
+        """The leaves of the extras; most extras are one flat dict, which needs no tree walk."""
         keys = self._extras_keys
         if keys is not None and len(extras) == len(keys):
             with suppress(KeyError):
                 return [extras[key] for key in keys]
         return leaves(extras)
 
-    def _complain(self, act: Act, rows: int, worker: str) -> None:
+    def _raise_wrong_shapes(self, act: Act, rows: int, worker: str) -> None:
         where = f"from policy {self.name!r} in {worker}"
-        for name, specs in self._declared.items():
+        for name, specs in self._specs.items():
             got = leaves(getattr(act, name))
             if len(specs) != len(got):
                 raise PolicyError(
@@ -137,7 +138,7 @@ class Served:
                     )
 
     def refresh(self) -> None:
-        """Takes newer weights, if there are any."""
+        """Reads newer weights, if there are any."""
         if self.parameters.version == self.version:
             return
         tensors = self._tensors
@@ -155,7 +156,7 @@ class Served:
 class PolicyWorker(Worker):
     """Serves one or more policies."""
 
-    def __init__(self, name: str, served: list[Served], config: InferenceConfig) -> None:
+    def __init__(self, name: str, served: list[ServedPolicy], config: InferenceConfig) -> None:
         self.name = name
         self._served = served
         self._config = config
@@ -168,9 +169,11 @@ class PolicyWorker(Worker):
     def build(cls, context: Context) -> PolicyWorker:
         """A policy worker from its part of the plan."""
         config: InferenceConfig = context.settings("inference", InferenceConfig)
-        device = torch.device(config.device or context.plan.device)
+        name = config.device or context.plan.device
+        require_device(name, "inference.device" if config.device else "trainer.device")
+        device = torch.device(name)
         served = [
-            Served(
+            ServedPolicy(
                 name=policy,
                 policy=context.make_policy(policy).to(device),
                 server=context.inference_server(policy),
@@ -182,24 +185,24 @@ class PolicyWorker(Worker):
         ]
         return cls(context.name, served, config)
 
-    def step(self) -> Progress | Wait:
-        """Answers each policy's requests once."""
+    def step(self) -> StepResult | Wait:
+        """Answers the requests of each policy once."""
         wait = self._wait_requests
         made = False
         for served in self._served:
             if served.parameters.version < 0:
                 wait = self._wait_weights
                 continue
-            if self._config.min_rows > 1 and not self._enough(served):
+            if self._config.min_rows > 1 and not self._has_enough_rows(served):
                 wait = self._wait_more
                 continue
-            lanes = served.server.poll(self._config.max_rows)
-            if lanes:
+            slots = served.server.poll(self._config.max_rows)
+            if slots:
                 for other in self._served:
                     if other is not served:
-                        other.server.keep_away()
+                        other.server.mark_busy()
                 served.refresh()
-                self._answer(served, lanes)
+                self._answer(served, slots)
                 made = True
         if made:
             return MADE
@@ -207,7 +210,7 @@ class PolicyWorker(Worker):
             return DONE
         return wait
 
-    def _enough(self, served: Served) -> bool:
+    def _has_enough_rows(self, served: ServedPolicy) -> bool:
         rows = served.server.num_submitted_rows()
         if rows == 0:
             self._arrived_ns.pop(served.name, None)
@@ -220,27 +223,27 @@ class PolicyWorker(Worker):
         self._arrived_ns.pop(served.name, None)
         return True
 
-    def _answer(self, served: Served, lanes: list[int]) -> None:
+    def _answer(self, served: ServedPolicy, slots: list[int]) -> None:
         server = served.server
-        request, counts = server.gather(lanes)
+        request, counts = server.gather(slots)
         rows = sum(counts)
         act = _act(served.policy, served.inputs(request), served.generator)
         arrays = served.outputs(act, rows, self.name)
-        server.answer_with(lanes, counts, arrays, served.version)
-        self.row.add("count_requests", len(lanes))
-        self.row.add("count_rows", rows)
+        server.answer_with(slots, counts, arrays, served.version)
+        self.stats.add("count_requests", len(slots))
+        self.stats.add("count_rows", rows)
 
     def state(self, exact: bool) -> Tree:
-        """The random states; weights come from the parameter service."""
+        """The states of the random generators; weights come from the parameter service."""
         return {served.name: served.generator.get_state().numpy() for served in self._served}
 
     def restore(self, state: Tree, exact: bool) -> None:
-        """Goes on from `state`."""
+        """Continues from `state`."""
         for served in self._served:
             served.generator.set_state(torch.from_numpy(state[served.name].copy()))
 
     def close(self) -> None:
-        """Leaves the streams."""
+        """Closes its ends of the streams."""
         for served in self._served:
             served.server.close()
 
@@ -256,7 +259,7 @@ def to_tensors(request: InferenceRequest, device: torch.device) -> Inputs:
     mask = request.action_mask
     return Inputs(
         obs=tree_map(tensor, request.obs),
-        state=tree_map(tensor, request.state),
+        policy_state=tree_map(tensor, request.policy_state),
         is_first=tensor(request.is_first),
         explore=tensor(request.explore),
         action_mask=None if mask is None else tensor(mask),

@@ -1,10 +1,10 @@
 """A worker between the actors and the trainer that changes fragments on their way.
 
-*Consumes* fragments of a sample stream (of one for each trainer, where several share a worker).
+*Consumes* fragments of a sample stream, or of several streams where it works for several trainers.
 *Waits for* fragments, and for a free slot of the next stream. *Unblocked by* actors and trainers.
 *Produces* the same fragments, changed, on the next stream.
 
-It is a base class: what changes is the user's. Put one in a graph with `Graph.insert`.
+`Relabeller` is a base class: users write subclasses. `Graph.insert` puts one into a graph.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from srl.data.trajectory import copy_trajectory
 from srl.data.tree import Tree
 from srl.streams.sample import SampleSink, SampleSource, Slot
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, Progress, Wait, Worker
+from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 
 class Relabeller(Worker):
     """Reads a stream, changes each fragment, and writes it to the next stream.
 
-    A subclass says what changes in `relabel`. If it learns, `own_state` and `restore_own` keep what
-    it learned: they are part of every checkpoint, and of the last one a killed relabeller goes on
-    from. Back-pressure, counting and closing are done here.
+    A subclass changes fragments in `relabel`. If it learns, it overrides `own_state` and
+    `restore_own`. Every checkpoint has this state, and a killed relabeller continues from the last
+    one. This class does back-pressure, accounting and closing.
     """
 
     in_every_checkpoint = True
@@ -33,14 +33,14 @@ class Relabeller(Worker):
     def __init__(self, context: Context) -> None:
         self.name = context.name
         worker = context.worker
-        self._ways = [
-            _Way(context.sample_source(reads), context.sample_sink(writes))
+        self._pairs = [
+            _StreamPair(context.sample_source(reads), context.sample_sink(writes))
             for reads, writes in zip(worker.reads, worker.writes, strict=True)
         ]
-        """One for each trainer that it works for."""
+        """A pair of streams for each trainer that it works for."""
         self._next = 0
-        self.spec = self._ways[0].source.spec.trajectory
-        """What fragments look like: `spec.agent.obs`, `spec.length`, ..."""
+        self.spec = self._pairs[0].source.spec.trajectory
+        """The shape of the fragments: `spec.agent.obs`, `spec.length`, ..."""
 
     @classmethod
     def build(cls, context: Context) -> Relabeller:
@@ -51,8 +51,8 @@ class Relabeller(Worker):
     def relabel(self, fragment: Trajectory, length: int) -> None:
         """Changes a fragment in place.
 
-        It has `length` ticks of [ticks, rows]; the last one only bootstraps and is the first of the
-        next fragment. Keep its episode rules, its actions, and what the policy said about them.
+        It has `length` ticks of [ticks, rows]. The last tick only bootstraps, and is the first tick
+        of the next fragment. Keep the episode rules, the actions, and what the policy replied.
         """
 
     def own_state(self) -> Tree:
@@ -60,53 +60,53 @@ class Relabeller(Worker):
         return None
 
     def restore_own(self, state: Tree) -> None:
-        """Goes on from what `own_state` returned."""
+        """Continues from what `own_state` returned."""
 
-    def step(self) -> Progress | Wait:
-        """Passes one fragment on."""
+    def step(self) -> StepResult | Wait:
+        """Changes one fragment and writes it to the next stream."""
         results = []
-        for _ in self._ways:
-            way = self._ways[self._next]
-            self._next = (self._next + 1) % len(self._ways)
-            result = way.pass_on(self.relabel)
+        for _ in self._pairs:
+            pair = self._pairs[self._next]
+            self._next = (self._next + 1) % len(self._pairs)
+            result = pair.copy_one(self.relabel)
             if result is MADE:
-                self.row.add("count_fragments", 1)
+                self.stats.add("count_fragments", 1)
                 return MADE
             results.append(result)
         return next((result for result in results if isinstance(result, Wait)), DONE)
 
     def state(self, exact: bool) -> Tree:
-        """What the subclass keeps; in an exact checkpoint also the slots that are waiting."""
-        slots = [way.slot.index if way.slot is not None else -1 for way in self._ways]
+        """The subclass's state; in an exact checkpoint also the slots that it has claimed."""
+        slots = [pair.slot.index if pair.slot is not None else -1 for pair in self._pairs]
         return {"own": self.own_state(), "slots": slots if exact else None, "next": self._next}
 
     def restore(self, state: Tree, exact: bool) -> None:
-        """Goes on from `state`."""
+        """Continues from `state`."""
         if exact:
             self._next = state["next"]
-            for way, slot in zip(self._ways, state["slots"], strict=True):
-                way.slot = way.sink.reopen(slot) if slot >= 0 else None
+            for pair, slot in zip(self._pairs, state["slots"], strict=True):
+                pair.slot = pair.sink.reopen(slot) if slot >= 0 else None
         self.restore_own(state["own"])
 
     def close(self) -> None:
-        """Leaves its streams."""
-        for way in self._ways:
-            way.source.close()
-            way.sink.close()
+        """Closes its ends of the streams."""
+        for pair in self._pairs:
+            pair.source.close()
+            pair.sink.close()
 
 
-class _Way:
-    """From one stream to the next."""
+class _StreamPair:
+    """A stream that is read, and the next stream, which is written."""
 
     def __init__(self, source: SampleSource, sink: SampleSink) -> None:
         self.source = source
         self.sink = sink
         self.slot: Slot | None = None
 
-    def pass_on(self, relabel: Callable[[Trajectory, int], None]) -> Progress | Wait:
-        """Passes one fragment on, changed."""
+    def copy_one(self, relabel: Callable[[Trajectory, int], None]) -> StepResult | Wait:
+        """Copies one fragment to the next stream and changes it there."""
         if self.slot is None:
-            # Policy age is bounded where data begins, so any version will do here.
+            # Only the actors' stream bounds policy age, so any version is fine here.
             self.slot = self.sink.claim(newest_version=0)
             if self.slot is None:
                 return DONE if self.sink.closed else Wait("slots")

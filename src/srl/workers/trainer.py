@@ -1,15 +1,15 @@
-"""The trainer: fills batches, lets the algorithm make newer weights of them, and publishes those.
+"""The trainer: fills batches, lets the algorithm learn from them, and publishes newer weights.
 
-*Consumes* fragments of a sample stream of its own. *Waits for* fragments, and for the other
-trainers of its policy, if there are any. *Unblocked by* actors (or a worker in between). *Produces*
-snapshots for the parameter service, one version for each learner step.
+*Consumes* fragments of its own sample stream. *Waits for* fragments, and for the other trainers of
+its policy, if there are any. *Unblocked by* actors (or a worker in between). *Produces* snapshots
+for the parameter service, one version for each learner step.
 
-Between minibatches it looks at stop and fills the next batch. An unfinished learner step can be
-undone, because the algorithm keeps aside what it was like before it.
+Between minibatches it checks whether the run stops, and fills the next batch. An unfinished learner
+step can be rolled back, because the algorithm made a backup before.
 
-Trainers form a group when they start and whenever one of them has died: all take what the one that
-is furthest has learned, or else the checkpoint, and go on counting above the newest version that
-was published. One trainer alone is a group too.
+Trainers form a group when they start, and whenever one of them has died. All take over the learner
+state of the furthest trainer, or else of the checkpoint. They continue above the newest version
+that was published. One trainer alone is a group too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from functools import partial
 
 import numpy as np
 
+from srl.algorithms.collective import CollectiveBroken
 from srl.algorithms.protocol import Algorithm
-from srl.algorithms.ranks import GroupBroken
 from srl.data.batching import BatchBuilder
 from srl.data.codec import dump_state, parse_state
 from srl.data.records import SampleBatch, Snapshot, TrainResult
@@ -30,12 +30,13 @@ from srl.errors import LearnError
 from srl.services.messages import Note, Update
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterWriter
-from srl.services.trainers import BatchNumbers, Standing
+from srl.services.trainer_table import BatchNumbers, RankProgress
 from srl.streams.sample import SampleSource
-from srl.streams.sample_books import tell_upstream
+from srl.streams.sample_accounting import propagate_version
+from srl.workers.age_check import AgeCheck
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.wiring import Context, load_weights
-from srl.workers.worker import DONE, GIVEN_UP, MADE, Progress, Wait, Worker
+from srl.workers.worker import DONE, GIVEN_UP, MADE, StepResult, Wait, Worker
 
 
 class TrainerWorker(Worker):
@@ -56,6 +57,7 @@ class TrainerWorker(Worker):
         total_steps: int,
         group: TrainerGroup,
         upstream: Callable[[int], None],
+        age: AgeCheck,
     ) -> None:
         self.name = name
         self.policy_name = policy_name
@@ -70,12 +72,13 @@ class TrainerWorker(Worker):
         self._total_steps = total_steps
         self._group = group
         self._upstream = upstream
-        """Tells the streams on the way to its own which version the next batch is for."""
+        """Tells the streams that lead to its own for which version the next batch is."""
+        self._age = age
         spec = source.spec
-        self._filling = BatchBuilder(spec.trajectory, spec.items_per_batch)
-        self._training = BatchBuilder(spec.trajectory, spec.items_per_batch)
-        self._holds = False
-        """Whether it has what this run has learned, or only what it started with."""
+        self._filling = BatchBuilder(spec.trajectory, spec.fragments_per_batch)
+        self._training = BatchBuilder(spec.trajectory, spec.fragments_per_batch)
+        self._has_learned = False
+        """Whether it has what this run has learned, and not only what it started with."""
         self._wait = Wait("samples", source.look_seconds)
         self._wait_others = Wait("workers")
 
@@ -103,26 +106,27 @@ class TrainerWorker(Worker):
             metrics=context.metrics,
             total_steps=int(context.plan.experiment["steps"]),
             group=group,
-            upstream=partial(tell_upstream, own.spec, upstream, context.shared),
+            upstream=partial(propagate_version, own.spec, upstream, context.shared),
+            age=_age_check(context, stream),
         )
 
-    def step(self) -> Progress | Wait:
-        """Meets the other trainers, does one learner step, or takes what has arrived."""
+    def step(self) -> StepResult | Wait:
+        """Joins the trainer group, does one learner step, or takes fragments that have arrived."""
         if not self._group.formed:
-            return self._meet()
-        if self._group.broken or self._newest.newest_elsewhere > self.version:
+            return self._join_group()
+        if self._group.broken or self._newest.newest_remote_version > self.version:
             self._group.give_up()
             return MADE
         got = self._fill()
         if self._filling.full and not self._training.full:
             self._filling, self._training = self._training, self._filling
         if self._training.full:
-            whole = self._group.ready(self.version, self._numbers)
-            if whole is not None:
-                return MADE if self._learn(whole) else GIVEN_UP
+            numbers = self._group.ready(self.version, self._batch_numbers)
+            if numbers is not None:
+                return MADE if self._learn(numbers) else GIVEN_UP
         if got:
             return MADE
-        # (With a batch in hand it waits for the others, who may have theirs.)
+        # With a full batch it does not end: the other trainers may also have their parts.
         ends = self._source.closed and not self._training.full
         self._group.leave(ends)
         if ends or self._group.over:
@@ -131,45 +135,45 @@ class TrainerWorker(Worker):
 
     # -- the group ---------------------------------------------------------------------------------
 
-    def _meet(self) -> Progress | Wait:
-        """Forms a group once all its members are there, and the stream that they read."""
+    def _join_group(self) -> StepResult | Wait:
+        """Forms a group once all its members are there and this host owns the stream."""
         if not self._source.here:
             return self._wait
-        rest = self._group.rest_seconds
+        rest = self._group.pause_seconds
         if rest > 0:
             return Wait("workers", rest)
-        # What a trainer before this one has consumed counts, though what it learned may be lost.
-        self.env_steps = max(self.env_steps, self.row.get("count_env_steps"))
-        self.agent_steps = max(self.agent_steps, self.row.get("count_agent_steps"))
-        standing = Standing(
-            holds=self.version if self._holds else -1,
+        # Steps that an earlier incarnation consumed count, even if its updates are lost.
+        self.env_steps = max(self.env_steps, self.stats.get("count_env_steps"))
+        self.agent_steps = max(self.agent_steps, self.stats.get("count_agent_steps"))
+        progress = RankProgress(
+            holds=self.version if self._has_learned else -1,
             due=self._source.due,
             published=self._published(),
             env_steps=self.env_steps,
             agent_steps=self.agent_steps,
         )
-        if not self._group.meet(standing):
+        if not self._group.meet(progress):
             return self._wait_others
         try:
-            self._group.connect(self.row.beat, self.stopping)
-            self._take_up()
-        except GroupBroken as broken:
-            self._give_up(broken)
+            self._group.connect(self.stats.beat, self.stopping)
+            self._take_over()
+        except CollectiveBroken as broken:
+            self._end_group(broken)
             return self._wait_others
         return MADE
 
-    def _give_up(self, broken: GroupBroken) -> None:
-        """Ends the group; says why, if that goes on: once is a death, which is told elsewhere."""
+    def _end_group(self, broken: CollectiveBroken) -> None:
+        """Ends the group. Warns if groups keep ending: a single death is reported elsewhere."""
         self._group.give_up()
         failures = self._group.failures
         if failures > 1 and failures.bit_count() == 1:
             text = f"{failures} groups of trainers have ended without an update: {broken}"
             self._metrics.send(Note(self.name, "warning", text))
 
-    def _take_up(self) -> None:
-        """Takes what the furthest member has learned, and the number to go on with.
+    def _take_over(self) -> None:
+        """Takes over the learner state, the version and the counters of the furthest rank.
 
-        Every number is as that member sees it: meanwhile others may already count on.
+        All numbers are as that rank saw them, because other ranks may count further meanwhile.
         """
         source = self._group.source()
         own = b""
@@ -183,92 +187,98 @@ class TrainerWorker(Worker):
         if source != self._group.rank:
             self._load_learner(state["learner"])
         self._algorithm.join(self._group.ranks)
-        self._number(state["published"])
+        self._skip_lost_versions(state["published"])
         if self._source.due < state["due"]:
             self._skip_batch()
         self._source.expect(self.version)
         if state["published"] >= 0:
             self._upstream(self.version)
-        self._holds = self._group.formed = True
+            self._age.start_again(self.version)
+        self._has_learned = self._group.formed = True
         if self._group.rank == 0 and self._newest.version != self.version:
             self._publish()
         self._show_counters()
 
     def _published(self) -> int:
-        """The newest version that was published, on whatever host its trainer was; -1 if none."""
-        told = self.row.get("count_policy_version") or -1
-        return max(self._newest.version, self._newest.newest_elsewhere, told)
+        """The newest version that was published on any host; -1 if there is none."""
+        counted = self.stats.get("count_policy_version") or -1
+        return max(self._newest.version, self._newest.newest_remote_version, counted)
 
-    def _number(self, published: int) -> None:
-        """Goes on above what readers have seen, if what made it is lost."""
+    def _skip_lost_versions(self, published: int) -> None:
+        """Raises the version above those that readers have seen, if their updates are lost."""
         lost = published - self.version
         if lost <= 0:
             return
         self.version = published + 1
         if self._group.rank == 0:
-            self.row.add("count_lost_updates", lost)
-            text = f"{lost} updates were lost with a trainer; going on as version {self.version}"
+            self.stats.add("count_lost_updates", lost)
+            text = f"{lost} updates were lost with a trainer; continuing as version {self.version}"
             self._metrics.send(Note(self.name, "warning", text))
 
     def _skip_batch(self) -> None:
-        """Gives up its part of a batch that others are done with: the update that it died in, or
-        left when somebody died. There is no other, because every update needs everyone."""
-        builder = self._training if self._training.item_ids else self._filling
-        self._source.skip_batch(len(builder.item_ids))
+        """Gives up its part of a batch whose update the others have finished.
+
+        It died during that update, or left it when another rank died. There is only one such
+        batch, because every update needs all ranks.
+        """
+        builder = self._training if self._training.tickets else self._filling
+        self._source.skip_batch(len(builder.tickets))
         builder.clear()
 
     # -- learning ----------------------------------------------------------------------------------
 
     def _fill(self) -> bool:
-        """Copies fragments that are ready into the batch that comes next."""
+        """Copies fragments that are ready into the next batch."""
         got = False
         while not self._filling.full:
             item = self._source.take()
             if item is None:
                 break
-            self._filling.add(item.item_id, item.trajectory, item.length, item.env_steps)
+            self._filling.add(item.ticket, item.trajectory, item.length, item.env_steps)
             item.release()
             got = True
         return got
 
-    def _learn(self, whole: BatchNumbers) -> bool:
-        """One learner step; False if it was given up between minibatches, because the run stops."""
+    def _learn(self, numbers: BatchNumbers) -> bool:
+        """Does one learner step; False if it gave up between minibatches because the run stops."""
         start = time.perf_counter_ns()
-        self._algorithm.remember()
+        self._algorithm.backup()
         progress = min(1.0, self.env_steps / self._total_steps) if self._total_steps else 0.0
         batch = self._training.batch()
         batch.learner_version = self.version
         try:
             for result in self._algorithm.update(batch, progress):
                 if result is not None:
-                    self._finish(result, whole, (time.perf_counter_ns() - start) / 1e9)
+                    self._finish(result, numbers, (time.perf_counter_ns() - start) / 1e9)
                     return True
-                self.row.add("count_minibatches", 1)
+                self.stats.add("count_minibatches", 1)
                 if self._group.giving_up(self.stopping()):
                     break
                 self._fill()
-                self.row.beat()
+                self.stats.beat()
         except LearnError as error:
-            self._algorithm.undo()
+            self._algorithm.rollback()
             raise LearnError(f"{error} (policy {self.policy_name!r} in {self.name})") from error
-        except GroupBroken as broken:
-            self._algorithm.undo()
-            self._give_up(broken)
+        except CollectiveBroken as broken:
+            self._algorithm.rollback()
+            self._end_group(broken)
             return not self.stopping()
-        # The batch stays, to be trained on if the run goes on.
-        self._algorithm.undo()
+        # The batch is kept: the trainer learns from it if the run continues.
+        self._algorithm.rollback()
         return False
 
-    def _finish(self, result: TrainResult, whole: BatchNumbers, seconds: float) -> None:
+    def _finish(self, result: TrainResult, numbers: BatchNumbers, seconds: float) -> None:
+        if self._group.rank == 0 and self._age.exceeded(self.version, numbers.age_max):
+            self._note_too_old(numbers.age_max)
         self.version += 1
-        self.env_steps += whole.env_steps
-        self.agent_steps += whole.agent_steps
-        count = len(self._training.item_ids)
+        self.env_steps += numbers.env_steps
+        self.agent_steps += numbers.agent_steps
+        count = len(self._training.tickets)
         self._training.clear()
         self._source.acknowledge(count)
         if self._group.rank == 0:
             self._publish()
-        self.row.add("count_updates", 1)
+        self.stats.add("count_updates", 1)
         self._show_counters()
         if self._group.rank == 0:
             self._metrics.send(
@@ -278,15 +288,28 @@ class TrainerWorker(Worker):
                     policy_version=self.version,
                     env_steps=self.env_steps,
                     agent_steps=self.agent_steps,
-                    policy_age_mean=whole.age_sum / max(1, whole.age_count),
-                    policy_age_max=float(whole.age_max),
+                    policy_age_mean=numbers.age_sum / max(1, numbers.age_count),
+                    policy_age_max=float(numbers.age_max),
                     seconds=seconds,
                     metrics=result.metrics,
                 )
             )
 
-    def _numbers(self) -> BatchNumbers:
-        """What the batch in hand is like."""
+    def _note_too_old(self, age: int) -> None:
+        """Counts an update with data beyond the bound on policy age; warns at 1, 10, 100, ..."""
+        self.stats.add("count_too_old_updates", 1)
+        count = self.stats.get("count_too_old_updates")
+        if str(count).strip("0") == "1":
+            text = (
+                f"learned from data of {age} versions ago, expected at most {self._age.bound} "
+                f"(algorithm.max_policy_age), in {count} updates so far. The bound expects "
+                "workers between actors and trainer to write one fragment for each one that they "
+                "read, in the same order. Change these workers, or raise the bound."
+            )
+            self._metrics.send(Note(self.name, "warning", text))
+
+    def _batch_numbers(self) -> BatchNumbers:
+        """The numbers of this rank's part of the batch."""
         batch: SampleBatch = self._training.batch()
         used = slice(batch.burn_in, -1)
         versions = batch.data.policy_version[used][batch.data.acted[used]]
@@ -303,17 +326,17 @@ class TrainerWorker(Worker):
 
     def _show_counters(self) -> None:
         for name, value in (("policy_version", self.version), *self._steps().items()):
-            self.row.set(f"count_{name}", value)
+            self.stats.set(f"count_{name}", value)
 
     # -- state -------------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """Not before it has met the others: a trainer that was started again may be far behind."""
-        return self._holds
+        """Whether it has joined a group: before that, a restarted trainer may be far behind."""
+        return self._has_learned
 
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
-        """The policy's parameters and buffers, as arrays, from the first trainer of the group."""
+        """The policy's parameters and buffers as arrays; only the first trainer returns them."""
         return {self.policy_name: self._weights()} if self._group.rank == 0 else {}
 
     def _weights(self) -> dict[str, np.ndarray]:
@@ -332,8 +355,8 @@ class TrainerWorker(Worker):
         return {"env_steps": self.env_steps, "agent_steps": self.agent_steps}
 
     def state(self, exact: bool) -> Tree:
-        """Learner and counters, from the first trainer of the group; in an exact checkpoint also
-        the batches that are full or filling."""
+        """Learner and counters, only from the first trainer of the group; in an exact checkpoint
+        also the batches that are full or being filled."""
         if self._group.rank:
             return None
         return {
@@ -345,16 +368,30 @@ class TrainerWorker(Worker):
         }
 
     def restore(self, state: Tree, exact: bool) -> None:
-        """Goes on from `state`."""
+        """Continues from `state`."""
         self.version = state["version"]
         self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         self._load_learner(state["learner"])
         if exact:
             self._filling.restore(state["filling"])
             self._training.restore(state["training"])
-            self._holds = self._group.formed = True
+            self._has_learned = self._group.formed = True
             self._show_counters()
 
     def close(self) -> None:
-        """Leaves the stream."""
+        """Closes its end of the stream."""
         self._source.close()
+
+
+def _age_check(context: Context, stream: str) -> AgeCheck:
+    """The age check of a stream's trainer, with the bound of the stream that the actors write."""
+    own = context.plan.samples[stream]
+    on_the_way = [
+        plan.spec
+        for plan in context.plan.samples.values()
+        if (plan.policy, plan.part) == (own.policy, own.part)
+    ]
+    bounds = [spec.max_policy_age for spec in on_the_way if spec.max_policy_age is not None]
+    others = [spec for spec in on_the_way if spec.name != own.spec.name]
+    slots = sum(spec.slots for spec in on_the_way) if others else 0
+    return AgeCheck(min(bounds, default=None), -(-slots // own.spec.fragments_per_batch))

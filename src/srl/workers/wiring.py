@@ -1,5 +1,7 @@
-"""What a worker is told: its part of the plan, as plain values that travel as JSON, and the ends it
-gets from it."""
+"""The plan's records, and the context in which a worker gets its streams and services from them.
+
+Plans are plain values, which travel as JSON.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,32 @@ import numpy as np
 
 from srl.arena.arena import Arena
 from srl.data.codec import load_state
-from srl.data.spec import AgentSpec, EnvSpec
-from srl.envs.protocol import EnvConfig, EnvGroup, Lanes, OnCall
-from srl.errors import CheckpointError
+from srl.data.spec import AgentSpec, ArraySpec, EnvSpec
+from srl.data.tree import leaves
+from srl.envs.protocol import EnvConfig, EnvGroup, OnCall, PolicyAgents
+from srl.errors import CheckpointError, ConfigError, PolicyError
 from srl.resolve import resolve
-from srl.services.board import BoardRow
+from srl.resources import machine_memory
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.services.worker_stats import WorkerStats
 from srl.settings import convert
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec
+from srl.tracebacks import user_code
+from srl.workers.devices import require_device
 
 if TYPE_CHECKING:
     from srl.algorithms.protocol import Algorithm
     from srl.policies.protocol import Policy
 
 Carrier = Literal["inline", "shm", "tcp"]
-"""`tcp`: some ends are on other hosts. Each host has the stream in its own shared memory, and gates
-carry it between them."""
+"""`tcp`: some ends are on other hosts. Each host has the stream in its own shared memory, and
+bridges carry the records between hosts."""
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy, wherever it is needed."""
+    """One policy: its classes, settings and weights."""
 
     name: str
     mode: Literal["train", "frozen", "random"]
@@ -46,11 +52,11 @@ class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: dict[str, Any]
     parameters: ParameterSpec
     weights: str = ""
-    """File of weights that it starts with; empty starts with fresh ones."""
+    """File of the weights that it starts with; empty starts with new ones."""
 
 
 class InferencePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance of an inference stream; `inline` ones are private to a process."""
+    """One instance of an inference stream; an `inline` instance is private to a process."""
 
     policy: str
     carrier: Carrier
@@ -66,9 +72,9 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     """Its name in the graph."""
     part: int = 0
-    """Of several trainers' streams, the number of the trainer that it leads to, ..."""
+    """The number of the trainer that it leads to."""
     parts: int = 1
-    """... and how many there are."""
+    """The number of trainers of the policy; each has a stream of its own."""
     policy: str
     carrier: Carrier
     writers: tuple[str, ...]
@@ -96,16 +102,16 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_restarts: int = -1
     threads: int = 1
     in_every_checkpoint: bool = False
-    """As its class says; the controller waits for its part of a checkpoint."""
+    """Copied from the worker class; the controller waits for this worker's part."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the processes need to know."""
 
     experiment: dict[str, Any]
-    """The settled experiment as plain values."""
+    """The experiment as plain values, with all counts and the layout decided."""
     env_spec: EnvSpec
-    lanes: dict[str, tuple[str, ...]]
+    policy_agents: dict[str, tuple[str, ...]]
     envs_per_group: int
     num_groups: int
     """Groups in each actor."""
@@ -128,13 +134,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def part(self, process: str) -> Plan:
-        """What one process needs: its own workers and those that train with them, and its own
-        inference streams. Thousands of others are none of its business."""
+        """The part of the plan that one process needs: its workers, the trainers that learn with
+        them, and its inference streams. A plan may have thousands of other workers."""
         own = {worker.name for worker in self.workers if worker.process == process}
-        teams = {worker.group for worker in self.workers if worker.name in own and worker.trains}
+        groups = {worker.group for worker in self.workers if worker.name in own and worker.trains}
         return msgspec.structs.replace(
             self,
-            workers=tuple(w for w in self.workers if w.name in own or w.group in teams),
+            workers=tuple(w for w in self.workers if w.name in own or w.group in groups),
             inference={
                 name: stream
                 for name, stream in self.inference.items()
@@ -145,20 +151,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Context:
-    """What a worker is built from: its plan, and ways to get the ends of its
-    streams and services."""
+    """What a worker is built from: its plan, and access to its streams and services."""
 
     plan: Plan
     worker: WorkerPlan
-    row: BoardRow
+    stats: WorkerStats
     metrics: MetricsClient
     shared: Arena
-    """Where everything lies that crosses processes."""
+    """The arena of everything that several processes use."""
     local: Arena
-    """Where everything lies that does not."""
+    """The arena of everything that only this process uses."""
     run_dir: Path
     address: str = ""
-    """Where trainers on other hosts reach this one's; empty if they are all on one host."""
+    """This host's address for trainers on other hosts; empty if all are on one host."""
 
     @property
     def name(self) -> str:
@@ -167,28 +172,28 @@ class Context:
 
     @property
     def seed(self) -> int:
-        """A seed of its own for each worker, from the experiment's."""
+        """The worker's own seed, derived from the experiment's seed."""
         entropy = [int(self.plan.experiment["seed"]), zlib.crc32(self.name.encode())]
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
     def settings(self, part: str, kind: type) -> Any:
-        """One part of the experiment's settings, typed."""
+        """One part of the experiment's settings, as its dataclass."""
         return convert(self.plan.experiment[part], kind, part)
 
     # -- environments ----------------------------------------------------------------------------
 
     def env_group(
-        self, num_envs: int, *, lanes: Lanes | None = None, render: bool = False
+        self, num_envs: int, *, policy_agents: PolicyAgents | None = None, render: bool = False
     ) -> EnvGroup:
-        """A group of the experiment's environments; its calls show on the board."""
+        """A group of the experiment's environments; its calls show in the worker stats."""
         from srl.envs.registry import make_group
 
-        row = self.row
-        on_call: OnCall = lambda call, index: row.enter(call, index)  # type: ignore[arg-type] # noqa: E731
+        stats = self.stats
+        on_call: OnCall = lambda call, index: stats.enter(call, index)  # type: ignore[arg-type] # noqa: E731
         return make_group(
             self.settings("env", EnvConfig),
             num_envs=num_envs,
-            lanes=self.plan.lanes if lanes is None else lanes,
+            policy_agents=self.plan.policy_agents if policy_agents is None else policy_agents,
             on_call=on_call,
             render=render,
         )
@@ -203,14 +208,14 @@ class Context:
                 return self.shared
 
     def inference_client(self, policy: str) -> InferenceClient:
-        """This worker's asking end of a policy's inference stream."""
+        """This worker's client end of a policy's inference stream."""
         plan = next(
             p for p in self.plan.inference.values() if p.policy == policy and self.name in p.clients
         )
         return InferenceClient(plan.spec, self._arena(plan.carrier), plan.clients.index(self.name))
 
     def inference_server(self, policy: str) -> InferenceServer:
-        """This worker's answering end of a policy's inference stream."""
+        """This worker's server end of a policy's inference stream."""
         plan = next(
             p for p in self.plan.inference.values() if p.policy == policy and self.name in p.servers
         )
@@ -229,15 +234,15 @@ class Context:
     # -- policies ----------------------------------------------------------------------------------
 
     def parameter_reader(self, policy: str) -> ParameterReader:
-        """The weights of a policy, to follow."""
+        """A reader of a policy's weights."""
         return ParameterReader(self.plan.policies[policy].parameters, self.shared)
 
     def parameter_writer(self, policy: str) -> ParameterWriter:
-        """The weights of a policy, to publish."""
+        """A writer that publishes a policy's weights."""
         return ParameterWriter(self.plan.policies[policy].parameters, self.shared)
 
     def make_policy(self, policy: str) -> Policy:
-        """A policy with its first weights, the same in every process."""
+        """A new policy with its first weights, which are the same in every process."""
         return build_policy(self.plan.policies[policy], int(self.plan.experiment["seed"]))
 
     def make_algorithm(self, policy: str, device: str) -> Algorithm:
@@ -245,21 +250,65 @@ class Context:
         plan = self.plan.policies[policy]
         kind = resolve(plan.algorithm_class)
         config = convert(plan.algorithm, kind.Config, "algorithm")
+        require_device(device, "trainer.device")
         module = self.make_policy(policy).to(device)
         return kind(module, config, device=device, seed=self.seed)  # type: ignore[no-any-return]
 
 
 def build_policy(plan: PolicyPlan, seed: int) -> Policy:
-    """A policy as the plan says, seeded."""
+    """Builds a policy of the plan with seeded weights."""
     import torch
 
     kind = resolve(plan.policy_class)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed * 1_000_003 + zlib.crc32(plan.name.encode()))
-        policy: Policy = kind(plan.agent, convert(plan.network, kind.Config, "network"))
+        config = convert(plan.network, kind.Config, "network")
+        with user_code(f"policy {plan.policy_class!r}", PolicyError):
+            policy: Policy = kind(plan.agent, config)
+    _check_specs(policy, plan.policy_class)
     if plan.weights:
         load_weights(policy, load_state(Path(plan.weights)), plan.name)
     return policy
+
+
+def _check_specs(policy: Policy, name: str) -> None:
+    """Raises if a policy does not declare its extras and its policy state as trees of specs."""
+    for attribute, nothing in (("extras_spec", "{}"), ("state_spec", "None")):
+        spec = getattr(policy, attribute, "none")
+        wrong = [leaf for leaf in leaves(spec) if not isinstance(leaf, ArraySpec)]
+        if wrong:
+            raise PolicyError(
+                f"policy {name!r}: expected {attribute} to be a tree (dicts) of "
+                f"srl.data.spec.ArraySpec, or {nothing}, got {wrong[0]!r:.100}. Set it in the "
+                "class or in __init__."
+            )
+
+
+def shapes_of(policy: Policy) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and dtype of each of a policy's parameters and buffers, by name."""
+    return {
+        key: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for key, tensor in policy.state_dict().items()
+    }
+
+
+def needed_shapes(plan: PolicyPlan, seed: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes of a policy's weights; raises if the weights do not fit into this machine's memory.
+
+    A policy of SRL is built without memory for its weights. Other policies may need real numbers.
+    """
+    import torch
+
+    is_srl_policy = plan.policy_class.startswith("srl.")
+    with torch.device("meta" if is_srl_policy else "cpu"):
+        policy = build_policy(msgspec.structs.replace(plan, weights=""), seed)
+    needed = sum(t.numel() * t.element_size() for t in policy.state_dict().values())
+    if needed > (memory := machine_memory()):
+        raise ConfigError(
+            f"network of policy {plan.name!r}: expected one that fits into this machine's memory "
+            f"({memory:,} bytes), got {needed:,} bytes of weights. Make it smaller."
+        )
+    return shapes_of(policy)
 
 
 def load_weights(policy: Policy, weights: dict[str, np.ndarray], name: str) -> None:

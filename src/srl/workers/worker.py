@@ -1,9 +1,9 @@
 """The loop that every worker runs in, written once.
 
-A worker's `step()` never blocks: it makes progress, or names what it waits for. `Host` steps the
-workers of one process in a fixed order, and sleeps on the process's bell when none of them can go
-on. All workers of an experiment in one host are the `serial` launcher; an actor and a policy in one
-host are the `inline` layout.
+A worker's `step()` never blocks: it makes progress, or names what it waits for. `ProcessLoop` steps
+the workers of one process in a fixed order. It sleeps on the process's wake pipe when no worker can
+continue. In the `serial` layout one loop has all workers; in the `inline` layout one loop has an
+actor and a policy worker.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Protocol
 import numpy as np
 
 from srl.data.tree import Tree
-from srl.services.board import WAITS, Board, BoardRow
+from srl.services.worker_stats import WAITS, StatsTable, WorkerStats
 from srl.workers.wiring import Context
 
 
-class Progress(Enum):
-    """A step did something, will never do anything again, or was given up because the run stops."""
+class StepResult(Enum):
+    """What a step did: it made progress, is done for good, or gave up because the run stops."""
 
     MADE = "made"
     DONE = "done"
@@ -30,12 +30,12 @@ class Progress(Enum):
 
 
 CPU_EVERY_NS = 10_000_000
-"""How often the process's time is counted while there is work: asking costs as much as a copy."""
-MADE, DONE, GIVEN_UP = Progress.MADE, Progress.DONE, Progress.GIVEN_UP
+"""How often CPU time is counted while there is work: reading the clock costs as much as a copy."""
+MADE, DONE, GIVEN_UP = StepResult.MADE, StepResult.DONE, StepResult.GIVEN_UP
 
 
 class Wait:
-    """A step could do nothing until the named end has something for it, or until the timeout."""
+    """Says that a step can do nothing before the named thing comes, or before the timeout."""
 
     __slots__ = ("field", "name", "timeout_seconds")
 
@@ -45,16 +45,16 @@ class Wait:
         self.timeout_seconds = timeout_seconds
 
 
-_RETURN = Wait("workers", 0.2)
-"""For those who are gone to come back."""
+_WAIT_FOR_RETURN = Wait("workers", 0.2)
+"""Waits for the other ends of a stream to come back."""
 
 
 class Worker(ABC):
     """One part of the dataflow."""
 
     name: str
-    """Unique in the experiment: "actor/3"."""
-    row: BoardRow
+    """Unique in the experiment, like "actor/3"."""
+    stats: WorkerStats
     """Its heartbeat, timers and counters."""
     in_every_checkpoint = False
     """Whether every checkpoint has this worker's state, or only exact ones (of the serial
@@ -63,24 +63,24 @@ class Worker(ABC):
     @classmethod
     @abstractmethod
     def build(cls, context: Context) -> Worker:
-        """Makes the worker from its part of the plan, in the process it will run in."""
+        """Makes the worker from its part of the plan, in the process that will run it."""
 
     @abstractmethod
-    def step(self) -> Progress | Wait:
-        """Does one piece of work and never blocks. Long work looks at `stopping` now and then."""
+    def step(self) -> StepResult | Wait:
+        """Does one piece of work and never blocks. Long work checks `stopping` now and then."""
 
     def stopping(self) -> bool:
-        """Whether the run stops: a host puts the board's answer here."""
+        """Whether the run stops. The process loop replaces this method."""
         return False
 
     def state(self, exact: bool) -> Tree:
-        """What `restore` needs; if `exact`, to go on as if nothing had happened. None: nothing to
-        keep."""
+        """What `restore` needs, or None. If `exact`, the restored worker must continue as if it had
+        never stopped."""
         return None
 
     @property
     def restorable(self) -> bool:
-        """Whether an exact `state` can be had now."""
+        """Whether `state` can be exact now."""
         return True
 
     @property
@@ -89,93 +89,92 @@ class Worker(ABC):
         return True
 
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
-        """Weights that belong into a checkpoint, by policy name."""
+        """Weights for a checkpoint, by policy name."""
         return {}
 
     def restore(self, state: Tree, exact: bool) -> None:  # noqa: B027 (nothing to restore is fine)
-        """Goes on from `state`."""
+        """Continues from `state`."""
 
     def close(self) -> None:  # noqa: B027 (nothing to close is fine)
-        """Closes the ends of its streams and frees what it holds. Called once, also
-        after an error."""
+        """Closes its ends of streams and frees what it holds. Called once, also after an error."""
 
 
 class Waiter(Protocol):
-    """What a host sleeps on."""
+    """What a process loop sleeps on: a wake pipe."""
 
     def wait(self, timeout_seconds: float) -> bool:
         """Returns when there may be something to do."""
         ...
 
 
-class Current:
-    """Which worker of a process is at work, so that an error can name it."""
+class CurrentWorker:
+    """The name of the worker that a process steps now, for error messages."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
-class Host:
+class ProcessLoop:
     """Steps the workers of one process until they are done or told to stop."""
 
     def __init__(
         self,
         workers: Sequence[Worker],
-        board: Board,
-        bell: Waiter,
+        stats_table: StatsTable,
+        wake_pipe: Waiter,
         on_checkpoint: Callable[[Worker, int], None],
-        current: Current,
+        current: CurrentWorker,
     ) -> None:
         self.workers = list(workers)
-        self._board = board
-        self._bell = bell
+        self._stats_table = stats_table
+        self._wake_pipe = wake_pipe
         self._on_checkpoint = on_checkpoint
         self._current = current
-        # From the board's rows, so that a worker that died while a checkpoint was asked for writes
+        # From the stats table, so that a worker that died while a checkpoint was requested writes
         # its part when it is started again.
-        self._checkpoint_seen = min(worker.row.get("checkpoint") for worker in self.workers)
+        self._checkpoint_seen = min(worker.stats.get("checkpoint") for worker in self.workers)
         self._idle: dict[str, tuple[Wait, int]] = {}
         self._done: set[str] = set()
         self.next = 0
-        """The worker that the next round begins with."""
+        """Index of the worker that the next round begins with."""
         self._last_cpu_ns = time.process_time_ns()
         self._next_cpu_ns = 0
         self.leaving: Callable[[], bool] = lambda: False
-        """Whether this process alone is to finish, while the run goes on."""
-        self.stays = False
-        """Whether workers that find everyone gone wait for them: on other hosts they come back."""
+        """Whether this process alone must finish, while the run continues."""
+        self.waits_for_return = False
+        """Whether workers wait when all other ends have left: ends on other hosts may come back."""
         for worker in self.workers:
             worker.stopping = self._stopping  # type: ignore[method-assign]
 
     @property
     def done(self) -> bool:
-        """No worker has anything left to do."""
+        """Whether no worker has anything left to do."""
         return len(self._done) == len(self.workers)
 
     def _stopping(self) -> bool:
-        return self._board.stop or self.leaving()
+        return self._stats_table.stop or self.leaving()
 
     def run(self) -> None:
         """The loop of a worker process."""
         for worker in self.workers:
-            worker.row.enter("running")
+            worker.stats.enter("running")
         while not self._stopping() and not self.done:
             wait = self.round()
             if wait is not None:
                 for worker in self.workers:
-                    worker.row.enter("waiting")
-                self._bell.wait(wait)
+                    worker.stats.enter("waiting")
+                self._wake_pipe.wait(wait)
                 for worker in self.workers:
-                    worker.row.enter("running")
-            if self._checkpoint_wanted():
+                    worker.stats.enter("running")
+            if self._checkpoint_requested():
                 self.checkpoint()
         self.finish()
 
     def round(self) -> float | None:
-        """Steps every worker once; returns None if any got on, else how long all may sleep.
+        """Steps every worker once; returns None after any progress, else how long all may sleep.
 
-        A step that is given up ends the round, and the next one begins with it: an exact resume
-        does the same steps in the same order as an unbroken run.
+        A step that is given up ends the round, and the next round begins with that worker. So an
+        exact resume does the same steps in the same order as a run that never stopped.
         """
         progress = False
         timeout = 1.0
@@ -185,61 +184,66 @@ class Host:
         for index, worker in enumerate(self.workers):
             if index < first or worker.name in self._done:
                 continue
-            row = worker.row
+            stats = worker.stats
             self._current.name = worker.name
             start = end
             waited = idle.pop(worker.name, None)
             if waited is not None:
-                row.add(waited[0].field, start - waited[1])
+                stats.add(waited[0].field, start - waited[1])
             result = worker.step()
             end = time.monotonic_ns()
             if result is MADE:
-                row.worked(start, end)
+                stats.worked(start, end)
                 progress = True
                 continue
             if result is GIVEN_UP:
                 self.next = index
                 progress = True
                 break
-            if result is DONE and not self.stays:
+            if result is DONE and not self.waits_for_return:
                 self._done.add(worker.name)
-                row.enter("finished")
+                stats.enter("finished")
                 progress = True
             else:
-                wait = result if isinstance(result, Wait) else _RETURN
+                wait = result if isinstance(result, Wait) else _WAIT_FOR_RETURN
                 idle[worker.name] = (wait, start)
                 timeout = min(timeout, wait.timeout_seconds)
-            row.beat()
+            stats.beat()
         if not progress or end > self._next_cpu_ns:
             self._count_cpu(end)
         return None if progress else timeout
 
     def waiting(self) -> dict[str, str]:
-        """What each idle worker waits for; for the message when nothing gets on."""
+        """What each idle worker waits for, for the message about a stall."""
         return {name: wait.name for name, (wait, _) in self._idle.items()}
 
+    @property
+    def waits_outside(self) -> bool:
+        """Whether an idle worker waits for something from outside of the run."""
+        return any(wait.field == "wait_other" for wait, _ in self._idle.values())
+
     def checkpoint(self) -> None:
-        """Writes the workers' parts of the checkpoint that the board asks for."""
-        number = self._checkpoint_seen = self._board.checkpoint
+        """Writes the workers' parts of the checkpoint that the stats table requests."""
+        number = self._checkpoint_seen = self._stats_table.checkpoint
         for worker in self.workers:
-            row = worker.row
+            stats = worker.stats
             for counter in ("policy_version", "env_steps"):
-                row.set(f"saved_{counter}", row.get(f"count_{counter}"))
+                stats.set(f"saved_{counter}", stats.get(f"count_{counter}"))
             self._on_checkpoint(worker, number)
-            row.set("checkpoint", number)
+            stats.set("checkpoint", number)
 
     def finish(self) -> None:
-        """Writes the last checkpoint's parts, if one is asked for."""
-        if self._checkpoint_wanted():
+        """Writes the workers' parts of the last checkpoint, if one is requested."""
+        if self._checkpoint_requested():
             self.checkpoint()
 
-    def _checkpoint_wanted(self) -> bool:
-        asked = self._board.checkpoint != self._checkpoint_seen
+    def _checkpoint_requested(self) -> bool:
+        asked = self._stats_table.checkpoint != self._checkpoint_seen
         return asked and all(worker.settled for worker in self.workers)
 
     def _count_cpu(self, now_ns: int) -> None:
         # The process's time is counted once, for its first worker: the others share the process.
         cpu_ns = time.process_time_ns()
-        self.workers[0].row.add("cpu_ns", cpu_ns - self._last_cpu_ns)
+        self.workers[0].stats.add("cpu_ns", cpu_ns - self._last_cpu_ns)
         self._last_cpu_ns = cpu_ns
         self._next_cpu_ns = now_ns + CPU_EVERY_NS

@@ -84,14 +84,14 @@ class ToyWorld:
                 act = self.policy.act(
                     obs, self.state, first, torch.ones(self.rows), None, self.generator
                 )
-            self.state = act.state
+            self.state = act.policy_state
             data.action[tick] = act.action.numpy()
             put(data.extras, tick, act.extras)
             data.reward[tick] = self.pay(t, secret, data.action[tick])
             paid.append(data.reward[tick].mean())
         wanted = SampleBatch(
             data=data,
-            item_ids=np.zeros(1, np.int64),
+            tickets=np.zeros(1, np.int64),
             burn_in=self.spec.burn_in,
             state_every=self.spec.state_every,
         )
@@ -125,7 +125,7 @@ def random_batch(
     data.policy_version[...] = np.where(data.acted, rng.integers(0, 2, data.acted.shape), -1)
     return SampleBatch(
         data=data,
-        item_ids=np.arange(num_items),
+        tickets=np.arange(num_items),
         burn_in=spec.burn_in,
         state_every=spec.state_every,
         learner_version=1,
@@ -134,7 +134,7 @@ def random_batch(
 
 def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
     """The fragments of a batch that one of several trainers gets."""
-    num_items = len(batch.item_ids)
+    num_items = len(batch.tickets)
 
     def own(array: np.ndarray) -> np.ndarray:
         items = array.reshape(array.shape[0], num_items, -1, *array.shape[2:])
@@ -144,7 +144,7 @@ def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
 
     return SampleBatch(
         data=from_tree(tree_map(own, to_tree(batch.data))),
-        item_ids=batch.item_ids[rank::count],
+        tickets=batch.tickets[rank::count],
         burn_in=batch.burn_in,
         state_every=batch.state_every,
         learner_version=batch.learner_version,

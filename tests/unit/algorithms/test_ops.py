@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srl.algorithms.ops.bridging import backward_sum
 from srl.algorithms.ops.gae import gae
+from srl.algorithms.ops.idle_ticks import backward_sum
 from srl.algorithms.ops.masking import (
     explained_variance,
     masked_mean,
@@ -21,6 +23,9 @@ from srl.algorithms.ops.masking import (
 from srl.algorithms.ops.vtrace import vtrace
 
 torch.set_num_threads(1)
+
+RLAX = Path(__file__).with_name("rlax_vtrace.json")
+"""Written by rlax_vtrace.py."""
 
 Row = list[tuple[str, float, float]]
 """(kind, value, reward) of each tick; kinds are acted, terminated, truncated, inert."""
@@ -154,11 +159,42 @@ def test_a_row_that_ends_on_inert_ticks_is_worth_nothing_after() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(tables())
-def test_vtrace_on_policy_gives_the_returns_of_gae(rows: list[Row]) -> None:
+def test_vtrace_on_policy_equals_gae(rows: list[Row]) -> None:
     given_ = tensors(rows)
     traced = vtrace(log_ratio=torch.zeros_like(given_["value"]), **given_, gamma=0.9, lam=0.8)
     expected = gae(**given_, gamma=0.9, lam=0.8)
     np.testing.assert_allclose(traced.target_t, expected.return_t, atol=1e-9)
+    np.testing.assert_allclose(traced.advantage_t, expected.advantage_t, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "case", json.loads(RLAX.read_text()), ids=lambda case: f"lam={case['lam']}"
+)
+def test_vtrace_equals_rlax(case: dict[str, Any]) -> None:
+    """rlax has a discount of 0 where an episode ends; we have a tick of its final observation."""
+    value, log_ratio, ends = np.array(case["value"]), case["log_ratio"], case["ends"]
+    for row in range(value.shape[1]):
+        ticks: Row = []
+        ratios: list[float] = []
+        acted: list[int] = []
+        for t, ended in enumerate(end[row] for end in ends):
+            acted.append(len(ticks))
+            ticks.append(("acted", value[t, row], case["reward"][t][row]))
+            ratios.append(log_ratio[t][row])
+            if ended:
+                ticks.append(("terminated", 9.0, 0.0))
+                ratios.append(0.0)
+        ticks.append(("acted", value[-1, row], 0.0))
+        found = vtrace(
+            **tensors([ticks]),
+            log_ratio=torch.tensor([*ratios, 0.0], dtype=torch.float64).unsqueeze(1),
+            gamma=case["gamma"],
+            lam=case["lam"],
+            rho_clip=case["clip"],
+        )
+        weighted = (found.rho_t * found.advantage_t)[acted, 0]
+        np.testing.assert_allclose(found.target_t[acted, 0], np.array(case["target"])[:, row])
+        np.testing.assert_allclose(weighted, np.array(case["weighted_advantage"])[:, row])
 
 
 def test_vtrace_by_hand() -> None:

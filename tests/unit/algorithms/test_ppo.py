@@ -13,12 +13,12 @@ import pytest
 import torch
 from ppo_data import AGENT, learn, random_batch, trajectory_spec
 
+from srl.algorithms.collective import Collective
 from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.global_batch import GlobalBatch
 from srl.algorithms.ppo.learner import PPO
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
-from srl.algorithms.ppo.whole import Whole
-from srl.algorithms.ranks import Ranks
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch, TrainResult
@@ -111,21 +111,24 @@ class Decoupled(PPO):
         self.first_use: dict[int, torch.Tensor] = {}
         version = batch.data.policy_version[:-1].flatten()
         self.older = torch.from_numpy(version < batch.learner_version)
-        taken = batch.data.extras["log_prob"][:-1].flatten()
-        self.taken = torch.from_numpy(taken.copy())
+        behaviour_log_prob = batch.data.extras["log_prob"][:-1].flatten()
+        self.behaviour_log_prob = torch.from_numpy(behaviour_log_prob.copy())
         yield from super().update(batch, progress)
 
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         log_prob, entropy, value = self.evaluate(minibatch)
-        older, taken = self.older[minibatch.samples], self.taken[minibatch.samples]
+        older, behaviour_log_prob = (
+            self.older[minibatch.samples],
+            self.behaviour_log_prob[minibatch.samples],
+        )
         for key, now in zip(minibatch.samples.tolist(), log_prob.detach(), strict=True):
             self.first_use.setdefault(key, now)
         first = torch.stack([self.first_use[key] for key in minibatch.samples.tolist()])
-        start = torch.where(older, first, taken)
-        advantage = minibatch.advantage * (start - taken).exp().clamp(max=2.0)
+        start = torch.where(older, first, behaviour_log_prob)
+        advantage = minibatch.advantage * (start - behaviour_log_prob).exp().clamp(max=2.0)
         ratio, clip = (log_prob - start).exp(), self.config.clip
         gain = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
-        since = (log_prob - taken).detach()
+        since = (log_prob - behaviour_log_prob).detach()
         kl = (since.exp() - 1 - since).mean()
         loss = (
             self.config.value_coefficient * self.value_loss(value, minibatch)
@@ -158,10 +161,16 @@ def test_samples_of_the_policy_itself_are_bounded_by_what_it_was_when_it_took_th
         rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
         rollout.set_targets(rollout.value[:-1], rollout.value[:-1])
         minibatch = rollout.gather(torch.arange(6).unsqueeze(0), 0, False)
-        taken = minibatch.log_prob.clone()
-        minibatch.meet(taken - 0.5)
-        torch.testing.assert_close(minibatch.log_prob, taken - 0.5 * rollout.acted[0] * age)
-        assert minibatch.taken is None if age == 0 else torch.equal(minibatch.taken, taken)
+        behaviour_log_prob = minibatch.log_prob.clone()
+        minibatch.set_proximal(behaviour_log_prob - 0.5, minibatch.value)
+        torch.testing.assert_close(
+            minibatch.log_prob, behaviour_log_prob - 0.5 * rollout.acted[0] * age
+        )
+        assert (
+            minibatch.behaviour_log_prob is None
+            if age == 0
+            else torch.equal(minibatch.behaviour_log_prob, behaviour_log_prob)
+        )
 
 
 def test_burn_in_and_bootstrap_get_no_loss() -> None:
@@ -184,7 +193,7 @@ def test_every_sample_is_seen_once_an_epoch() -> None:
         marks = torch.arange(8 * 6, dtype=torch.float32).reshape(8, 6)
         rollout.set_targets(marks, marks)
         generator = torch.Generator().manual_seed(0)
-        whole = Whole(rollout, 1, Ranks())
+        whole = GlobalBatch(rollout, 1, Collective())
         parts = list(minibatches(rollout, whole, 4, config.chunk_ticks, generator, False))
         assert len(parts) == 4
         seen = torch.cat([part.target for part in parts])
@@ -199,10 +208,10 @@ def test_chunks_start_from_the_stored_state_after_their_burn_in() -> None:
     ticks = torch.arange(8.0)[:, None].expand(8, 6) // 4
     # Targets are [12, 6] here: burn-in and loss ticks.
     rollout.set_targets(*[torch.cat([torch.full((4, 6), -1.0), ticks])] * 2)
-    whole = Whole(rollout, 1, Ranks())
+    whole = GlobalBatch(rollout, 1, Collective())
     for part in minibatches(rollout, whole, 3, config.chunk_ticks, torch.Generator(), False):
         # Chunk c starts at loss tick 4 c and warms up from the state 4 ticks before that.
-        chunk = part.state["h"][:, 0]
+        chunk = part.policy_state["h"][:, 0]
         assert part.is_first.shape[0] == 8
         counted = part.select(chunk.expand(4, -1))
         assert torch.equal(part.target, counted)
@@ -225,7 +234,7 @@ def test_frames_are_stacked_as_the_actor_saw_them() -> None:
         data.obs["f"][t + 2] = frame
         push_frame(live, frame, data.is_first[t])
         seen.append(live.copy())
-    batch = SampleBatch(data=data, item_ids=np.zeros(1, np.int64))
+    batch = SampleBatch(data=data, tickets=np.zeros(1, np.int64))
     rollout = Rollout(batch, policy, torch.device("cpu"))
     index = torch.arange(7)[:, None] * rows + torch.arange(rows)
     found = rollout.obs_at(index, None)["f"]
@@ -354,9 +363,9 @@ def test_an_update_can_be_undone(name: str) -> None:
     algorithm, _ = make(NETWORKS[name])
     learn(algorithm, random_batch(algorithm, 0))
     before, state = weights(algorithm), algorithm.state()
-    algorithm.remember()
+    algorithm.backup()
     expected = learn(algorithm, random_batch(algorithm, 1))
-    algorithm.undo()
+    algorithm.rollback()
     assert all(torch.equal(x, before[key]) for key, x in algorithm.policy.state_dict().items())
     for mine, saved in zip(leaves(algorithm.state()), leaves(state), strict=True):
         np.testing.assert_array_equal(mine, saved)
@@ -377,14 +386,14 @@ def test_gradients_by_hand_are_those_of_the_graph(
     for parameter in policy.parameters():
         parameter.data.add_(0.3 * torch.randn_like(parameter))
     algorithm = PPO(policy, PPOConfig(value_clip=value_clip))
-    if policy.return_norm is not None:
-        policy.return_norm.track(3 + 2 * torch.randn(50))
+    if policy.return_scale is not None:
+        policy.return_scale.track(3 + 2 * torch.randn(50))
     discrete, num = isinstance(action, Discrete), 33
     mask = torch.rand(1, num, 4) < 0.7
     chosen = torch.randint(0, 4, (1, num))
     minibatch = Minibatch(
         obs=torch.randn(1, num, 3),
-        state=None,
+        policy_state=None,
         is_first=torch.zeros(1, num, dtype=torch.bool),
         active=torch.ones(1, num, dtype=torch.bool),
         action_mask=mask.scatter(-1, chosen.unsqueeze(-1), True) if discrete else None,
@@ -397,11 +406,11 @@ def test_gradients_by_hand_are_those_of_the_graph(
         target=torch.randn(num),
         samples=torch.arange(num),
     )
-    assert algorithm._by_hand
+    assert algorithm._fast
     loss, metrics = algorithm._find_gradients(minibatch)
     expected = algorithm.optimizer.grad.clone()
     algorithm.optimizer.grad.fill_(torch.nan)
-    found, terms = algorithm._find_gradients_by_hand(minibatch)
+    found, terms = algorithm._find_gradients_fast(minibatch)
     torch.testing.assert_close(found, loss)
     torch.testing.assert_close(algorithm.optimizer.grad, expected, rtol=1e-4, atol=1e-6)
     for key, value in metrics.items():
@@ -411,6 +420,43 @@ def test_gradients_by_hand_are_those_of_the_graph(
 def test_value_clip_and_no_gradient_bound_run() -> None:
     algorithm, _ = make(NETWORKS["normalised"], value_clip=0.2, max_grad_norm=None)
     assert np.isfinite(learn(algorithm, random_batch(algorithm))["value_loss"])
+
+
+class WithGraph(PPO):
+    """The same objective, with its gradient by torch."""
+
+    def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return super().loss(minibatch)
+
+
+@pytest.mark.parametrize("kind", [PPO, WithGraph])
+@pytest.mark.parametrize(
+    ("network", "version", "clipped"),
+    [
+        ({"normalize_returns": True}, 0, False),
+        ({"normalize_returns": False, "normalize_obs": True}, 0, False),
+        ({"normalize_returns": True, "recurrent": "lstm", "recurrent_size": 8}, 0, False),
+        ({"normalize_returns": True}, 1, True),
+        ({"normalize_returns": False}, 0, True),
+    ],
+)
+def test_values_from_before_the_statistics_are_not_clipped(
+    kind: type[PPO], network: dict[str, Any], version: int, clipped: bool
+) -> None:
+    """Statistics move values of a fresh critic far, without a gradient. Data of version 0 may be
+    that of the second batch, too."""
+    found = []
+    for value_clip in (None, 1e-3):
+        made, config = make(network, value_clip=value_clip, normalize_advantages=False)
+        algorithm = kind(made.policy, config, seed=3)
+        for seed in range(2):
+            batch = random_batch(algorithm, seed)
+            batch.data.reward *= 100.0
+            batch.data.policy_version[batch.data.acted] = version
+            learn(algorithm, batch)
+        found.append(weights(algorithm))
+    free, bound = found
+    assert any(not torch.equal(free[key], bound[key]) for key in free) is clipped
 
 
 class Reinforce(PPO):
@@ -427,7 +473,7 @@ def test_an_own_loss_is_a_few_lines() -> None:
     _, config = make({})
     algorithm = Reinforce(make({})[0].policy, config)
     metrics = learn(algorithm, random_batch(algorithm))
-    assert not algorithm._by_hand
+    assert not algorithm._fast
     assert "policy_loss" in metrics
     assert "approx_kl" not in metrics
 

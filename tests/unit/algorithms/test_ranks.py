@@ -13,9 +13,9 @@ import pytest
 import torch
 from ppo_data import AGENT, learn, random_batch, split_batch
 
+from srl.algorithms.collective import Collective
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
-from srl.algorithms.ranks import Ranks
 from srl.data.records import SampleBatch
 from srl.errors import LearnError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-class ThreadRanks(Ranks):
+class ThreadRanks(Collective):
     """Ranks that meet in one process."""
 
     def __init__(self, rank: int, count: int, table: list[Any], barrier: threading.Barrier) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate
+from srl.algorithms.ppo.surrogate import LossTerms, LossWeights, SurrogateSamples, surrogate
 
 
 def reference(
     log_prob: torch.Tensor,
     entropy: torch.Tensor,
     value: torch.Tensor,
-    samples: Samples,
-    weights: Weights,
+    samples: SurrogateSamples,
+    weights: LossWeights,
 ) -> torch.Tensor:
     ratio = (log_prob - samples.log_prob).exp()
     clipped = ratio.clamp(1 - weights.clip, 1 + weights.clip)
     advantage = samples.advantage
-    if samples.taken is not None:
-        advantage = advantage * (samples.log_prob - samples.taken).exp().clamp(max=2.0)
+    if samples.behaviour_log_prob is not None:
+        advantage = advantage * (samples.log_prob - samples.behaviour_log_prob).exp().clamp(max=2.0)
     policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
     error = ((value - samples.target) / samples.value_scale).square()
     if weights.value_clip is not None:
@@ -43,9 +43,11 @@ def test_loss_and_gradients_are_those_of_the_formula(
     torch.manual_seed(0)
     num = 64
     old_log_prob, value, advantage, target = torch.randn(4, num, dtype=torch.float64)
-    taken = old_log_prob + 0.5 * torch.randn(num).double() if older else None
-    samples = Samples(old_log_prob, taken, value, advantage, target, torch.tensor(scale).double())
-    weights = Weights(0.2, value_clip, 0.5, 0.01)
+    behaviour_log_prob = old_log_prob + 0.5 * torch.randn(num).double() if older else None
+    samples = SurrogateSamples(
+        old_log_prob, behaviour_log_prob, value, advantage, target, torch.tensor(scale).double()
+    )
+    weights = LossWeights(0.2, value_clip, 0.5, 0.01)
     now = [
         old_log_prob + 0.3 * torch.randn(num).double(),
         torch.rand(num).double(),
@@ -53,7 +55,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
     ]
     ours, theirs = ([x.clone().requires_grad_() for x in now] for _ in range(2))
     loss, means = surrogate(*ours, samples, weights)
-    terms = Terms(*means.unbind())
+    terms = LossTerms(*means.unbind())
     expected = reference(*theirs, samples, weights)
     torch.testing.assert_close(loss, expected)
     (3 * loss).backward()
@@ -62,7 +64,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
         torch.testing.assert_close(mine.grad, wanted.grad)
     ratio = (now[0] - old_log_prob).exp()
     torch.testing.assert_close(terms.clip_fraction, ((ratio - 1).abs() > 0.2).double().mean())
-    since = now[0] - (old_log_prob if taken is None else taken)
+    since = now[0] - (old_log_prob if behaviour_log_prob is None else behaviour_log_prob)
     torch.testing.assert_close(terms.approx_kl, (since.exp() - 1 - since).mean())
     torch.testing.assert_close(terms.entropy, now[1].mean())
     assert not terms.policy_loss.requires_grad
@@ -72,8 +74,8 @@ def test_a_ratio_without_bound_does_not_break_the_gradient() -> None:
     """Where the clip holds, what lies beyond it does not matter, infinity included."""
     log_prob = torch.tensor([200.0, 0.0], requires_grad=True)
     ones, zeros = torch.ones(2), torch.zeros(2)
-    samples = Samples(zeros, None, zeros, ones, zeros, 1.0)
-    loss, _ = surrogate(log_prob, zeros, zeros, samples, Weights(0.2, None, 0.5, 0.0))
+    samples = SurrogateSamples(zeros, None, zeros, ones, zeros, 1.0)
+    loss, _ = surrogate(log_prob, zeros, zeros, samples, LossWeights(0.2, None, 0.5, 0.0))
     loss.backward()
     assert torch.isfinite(loss)
     assert log_prob.grad is not None
@@ -87,8 +89,8 @@ def test_values_that_hardly_moved_are_not_clipped_by_rounding() -> None:
     found = []
     for value_clip in (None, 10.0):
         value = now.clone().requires_grad_()
-        samples = Samples(zeros, None, old, zeros, target, 1.0)
-        loss, _ = surrogate(zeros, zeros, value, samples, Weights(0.2, value_clip, 0.5, 0.0))
+        samples = SurrogateSamples(zeros, None, old, zeros, target, 1.0)
+        loss, _ = surrogate(zeros, zeros, value, samples, LossWeights(0.2, value_clip, 0.5, 0.0))
         loss.backward()
         found.append(value.grad)
     assert torch.equal(*found)

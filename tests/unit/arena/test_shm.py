@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -17,13 +18,13 @@ import pytest
 from srl.arena.arena import HeapArena
 from srl.arena.shm import (
     ROOT_VARIABLE,
-    Bell,
     LockHeld,
     RunFolder,
     ShmArena,
+    WakePipe,
     bump_placement,
-    make_bell,
-    remove_bell,
+    make_wake_pipe,
+    remove_wake_pipe,
     shm_root,
     sweep,
 )
@@ -127,41 +128,53 @@ def test_too_little_room_states_needed_free_and_the_setting(small_root: Path) ->
     assert not list(small_root.iterdir())
 
 
+def test_memory_that_the_machine_does_not_have_is_not_called_a_full_folder(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(SharedMemoryError, match=r"have that much memory left \(Cannot") as caught:
+        ShmArena(folder.path, "a").region("data", 1000)
+    assert "free in" not in str(caught.value)
+
+
 def test_only_the_owner_may_look(folder: RunFolder) -> None:
-    arena, bell = ShmArena(folder.path, "a"), Bell(folder.path, "a")
+    arena, wake_pipe = ShmArena(folder.path, "a"), WakePipe(folder.path, "a")
     arena.region("data", 100)
     with arena.lock("x"):
         pass
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     files = list(folder.path.iterdir())
-    assert {path.suffix for path in files} == {"", ".region", ".lock", ".bell"}
+    assert {path.suffix for path in files} == {"", ".region", ".lock", ".wake"}
     for path in files:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
-    bell.close()
+    wake_pipe.close()
     arena.close()
 
 
 def test_removing_a_run_leaves_nothing(shared_memory_root: Path) -> None:
     folder = RunFolder()
-    arena, bell = ShmArena(folder.path, "a"), Bell(folder.path, "a")
+    arena, wake_pipe = ShmArena(folder.path, "a"), WakePipe(folder.path, "a")
     arena.region("data", 100)
-    arena.ring("b")
+    arena.wake("b")
     folder.remove()
     assert not list(shared_memory_root.iterdir())
     folder.remove()  # Twice is fine.
-    bell.close()
+    wake_pipe.close()
     arena.close()
 
 
 def test_closing_an_arena_closes_its_files(folder: RunFolder) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        arena, bell = ShmArena(folder.path, "a"), Bell(folder.path, "a")
+        arena, wake_pipe = ShmArena(folder.path, "a"), WakePipe(folder.path, "a")
         with arena.lock("x"):
-            arena.ring("b")
+            arena.wake("b")
         arena.region("data", 100)
         arena.close()
-        bell.close()
+        wake_pipe.close()
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
@@ -243,42 +256,42 @@ def test_a_heap_arena_gives_back_what_it_saved() -> None:
 
 
 def test_a_ring_for_a_process_elsewhere_rings_the_gate(folder: RunFolder) -> None:
-    make_bell(folder.path, "here")
-    arena = ShmArena(folder.path, "ringer", gated=True)
-    here, gate = Bell(folder.path, "here"), Bell(folder.path, "gate")
-    arena.ring("elsewhere", "elsewhere-too")
-    assert gate.clear()
+    make_wake_pipe(folder.path, "here")
+    arena = ShmArena(folder.path, "ringer", bridged=True)
+    here, bridge = WakePipe(folder.path, "here"), WakePipe(folder.path, "bridge")
+    arena.wake("elsewhere", "elsewhere-too")
+    assert bridge.clear()
     assert not here.clear()
-    arena.ring("here", "elsewhere")
+    arena.wake("here", "elsewhere")
     assert here.clear()
-    assert gate.clear()
-    assert not (folder.path / "elsewhere.bell").exists()
-    for closing in (arena, here, gate):
+    assert bridge.clear()
+    assert not (folder.path / "elsewhere.wake").exists()
+    for closing in (arena, here, bridge):
         closing.close()
 
 
 def test_when_placement_changes_rings_go_to_the_new_place(folder: RunFolder) -> None:
-    arena, gate = ShmArena(folder.path, "ringer", gated=True), Bell(folder.path, "gate")
-    arena.ring("mover")
-    assert gate.clear()
-    make_bell(folder.path, "mover")
+    arena, bridge = ShmArena(folder.path, "ringer", bridged=True), WakePipe(folder.path, "bridge")
+    arena.wake("mover")
+    assert bridge.clear()
+    make_wake_pipe(folder.path, "mover")
     bump_placement(folder.path)
-    arena.ring("mover")
-    assert not gate.clear()
-    mover = Bell(folder.path, "mover")
+    arena.wake("mover")
+    assert not bridge.clear()
+    mover = WakePipe(folder.path, "mover")
     assert mover.clear()
     mover.close()
-    remove_bell(folder.path, "mover")
+    remove_wake_pipe(folder.path, "mover")
     bump_placement(folder.path)
-    arena.ring("mover")
-    assert gate.clear()
+    arena.wake("mover")
+    assert bridge.clear()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         bump_placement(folder.path)
-        arena.ring("mover", "gate", "another")
+        arena.wake("mover", "bridge", "another")
     assert len(os.listdir("/proc/self/fd")) <= before + 1
     arena.close()
-    gate.close()
+    bridge.close()
 
 
 def test_a_lazy_region_takes_memory_as_it_is_written(folder: RunFolder) -> None:
@@ -294,26 +307,30 @@ def test_a_lazy_region_takes_memory_as_it_is_written(folder: RunFolder) -> None:
 
 
 def test_a_bell_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
-    bell, arena = Bell(folder.path, "a"), ShmArena(folder.path, "b")
-    assert not select.select([bell], [], [], 0)[0]
-    assert not bell.clear()
-    arena.ring("a")
-    arena.ring("a")
-    assert select.select([bell], [], [], 1)[0]
-    assert bell.clear()
-    assert not select.select([bell], [], [], 0)[0]
-    bell.close()
+    wake_pipe, arena = WakePipe(folder.path, "a"), ShmArena(folder.path, "b")
+    assert not select.select([wake_pipe], [], [], 0)[0]
+    assert not wake_pipe.clear()
+    arena.wake("a")
+    arena.wake("a")
+    assert select.select([wake_pipe], [], [], 1)[0]
+    assert wake_pipe.clear()
+    assert not select.select([wake_pipe], [], [], 0)[0]
+    wake_pipe.close()
     arena.close()
 
 
 def test_who_may_not_wait_long_for_a_lock_is_told_and_gets_it_later(folder: RunFolder) -> None:
     holder = ShmArena(folder.path, "holder")
     impatient = ShmArena(folder.path, "launcher", patience_seconds=0.01)
-    with holder.lock("books"), pytest.raises(LockHeld, match="books"), impatient.lock("books"):
+    with (
+        holder.lock("accounts"),
+        pytest.raises(LockHeld, match="accounts"),
+        impatient.lock("accounts"),
+    ):
         pass
-    with impatient.lock("books"):
+    with impatient.lock("accounts"):
         pass
-    with holder.lock("books"):
+    with holder.lock("accounts"):
         pass
     impatient.close()
     holder.close()
@@ -323,12 +340,12 @@ def test_a_ring_makes_no_bell_for_who_has_just_left(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bump_placement(folder.path)
-    arena, gate = ShmArena(folder.path, "a", gated=True), Bell(folder.path, "gate")
+    arena, bridge = ShmArena(folder.path, "a", bridged=True), WakePipe(folder.path, "bridge")
     with monkeypatch.context() as patched:
         # It was there when somebody looked, and is gone when it is opened.
         patched.setattr(Path, "exists", lambda _: True)
-        arena.ring("mover")
-    assert gate.wait(0)
-    assert not (folder.path / "mover.bell").exists()
-    gate.close()
+        arena.wake("mover")
+    assert bridge.wait(0)
+    assert not (folder.path / "mover.wake").exists()
+    bridge.close()
     arena.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from srl.bench.bench import settled
-from srl.bench.copies import Taken
-from srl.bench.costs import Pieces, costs_of, group_sizes
+from srl.bench.copies import CopyTiming
+from srl.bench.costs import Timings, costs_of, group_sizes
 from srl.bench.workloads import find_target
 from srl.experiment import Experiment
 
@@ -15,11 +15,11 @@ def w2a(**settings: object) -> Experiment:
     return settled(find_target("W2a", "shared", settings))[0]
 
 
-def pieces(sizes: tuple[int, ...], env_call: float, env_each: float) -> Pieces:
+def pieces(sizes: tuple[int, ...], env_call: float, env_each: float) -> Timings:
     """Parts whose calls cost something by themselves, and something for each environment."""
 
-    def taken(seconds: float) -> Taken:
-        return Taken(walls=[seconds] * 3, cpus=[seconds] * 3, calls=3, seconds=3 * seconds)
+    def taken(seconds: float) -> CopyTiming:
+        return CopyTiming(walls=[seconds] * 3, cpus=[seconds] * 3, calls=3, seconds=3 * seconds)
 
     found = {f"env {n} 1": taken(env_call + n * env_each) for n in sizes}
     found |= {f"inference {n} 1": taken(n * 1e-4) for n in sizes}

@@ -14,19 +14,21 @@ def test_it_shows_positions_and_plays_whole_episodes() -> None:
     config = experiment_of("W4").env
     (agent,) = probe(config).agents.values()
     assert agent.obs.shape == (2,)
-    lane = "default"
-    lanes = {lane: ("agent",)}
-    group = make_group(config, num_envs=4, lanes=lanes, on_call=lambda call, index: None)
+    policy = "default"
+    policy_agents = {policy: ("agent",)}
+    group = make_group(
+        config, num_envs=4, policy_agents=policy_agents, on_call=lambda call, index: None
+    )
     try:
-        shown = group.reset(3)[lane].obs.copy()
+        shown = group.reset(3)[policy].obs.copy()
         assert shown.shape == (4, 2)
         assert (np.abs(shown) <= 0.05).all()
-        assert (group.reset(3)[lane].obs == shown).all()
-        assert not (group.reset(4)[lane].obs == shown).all()
+        assert (group.reset(3)[policy].obs == shown).all()
+        assert not (group.reset(4)[policy].obs == shown).all()
         begun, lengths, length = 0, [], np.zeros(4)
         for _ in range(60):
             # Always to one side: the pole falls within a dozen steps.
-            step = group.step({lane: np.ones(4, np.int64)})[lane]
+            step = group.step({policy: np.ones(4, np.int64)})[policy]
             assert step.reward[step.is_first].sum() == 0.0
             length += step.reward
             ends = step.terminated | step.truncated

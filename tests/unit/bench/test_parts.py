@@ -28,12 +28,12 @@ def parts_of(name: str, envs: int, **algorithm: object) -> Parts:
 @pytest.mark.parametrize("name", ["W1a", "W4", "W5"])
 def test_batches_keep_the_rules_of_episodes_and_can_be_learned_from(name: str) -> None:
     parts = parts_of(name, 4, rollout_length=32)
-    before = {n: lane.policy.value_head.weight.clone() for n, lane in parts.lanes.items()}
+    before = {n: policy.policy.value_head.weight.clone() for n, policy in parts.policies.items()}
     try:
         for _ in range(3):
             parts.collect()
-            for lane in parts.lanes.values():
-                data = lane.batch.data
+            for policy in parts.policies.values():
+                data = policy.batch.data
                 final = data.terminated | data.truncated
                 np.testing.assert_array_equal(final[:-1], data.is_first[1:])
                 np.testing.assert_array_equal(data.acted, ~final)
@@ -44,7 +44,7 @@ def test_batches_keep_the_rules_of_episodes_and_can_be_learned_from(name: str) -
         parts.close()
     assert parts.steps_per_batch == 4 * 32
     for policy, weight in before.items():
-        assert not (parts.lanes[policy].policy.value_head.weight == weight).all()
+        assert not (parts.policies[policy].policy.value_head.weight == weight).all()
 
 
 def test_stepping_at_random_goes_on_without_end() -> None:

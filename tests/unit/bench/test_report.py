@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from srl.bench.bench import Bound, Result, Round, as_record, settled
+from srl.bench.bench import BenchResult, Bound, Round, as_record, settled
 from srl.bench.limit import Costs, limit_of
 from srl.bench.report import describe, markdown, settings_line
 from srl.bench.trial import Rate
@@ -32,9 +32,11 @@ def round_of(rate: float, load: float = 0.0) -> Round:
     )
 
 
-def result_of(*rounds: Round) -> Result:
+def result_of(*rounds: Round) -> BenchResult:
     experiment, _ = settled(find_target("W1a", "inline", {}))
-    return Result(workload="W1a", experiment=experiment, cores=2, parameters=9155, rounds=rounds)
+    return BenchResult(
+        workload="W1a", experiment=experiment, cores=2, parameters=9155, rounds=rounds
+    )
 
 
 def test_a_record_has_medians_and_what_is_needed_to_repeat_it() -> None:

@@ -10,7 +10,7 @@ from srl.bench.tune import TURNS, Attempt, Search, as_record, command, search, t
 from srl.bench.workloads import find_target
 from srl.errors import RunError
 from srl.experiment import Experiment
-from srl.launch.plan import settle
+from srl.launch.plan.build import resolve_settings
 from srl.overrides import parse_pairs
 
 CORES = 4
@@ -30,7 +30,7 @@ def searched(
     whole = search(
         experiment,
         measure,
-        settle=lambda changed: settle(changed, CORES, "cpu"),
+        resolve_settings=lambda changed: resolve_settings(changed, CORES, "cpu"),
         cores=CORES,
         seconds=seconds,
         fixed=set(fixed or {}),
@@ -58,6 +58,8 @@ def test_the_printed_command_can_be_given_to_a_shell() -> None:
     line = command("train", "cartpole", Search([Attempt({}, 1.0)]), given)
     words = shlex.split(line)
     assert words[:5] == ["srl", "train", "cartpole", "--layout", "serial"]
+    line = command("train", "own.py:Own", Search([Attempt({}, 1.0)]), {}, ["names=[a, b]"])
+    assert shlex.split(line)[3:] == ["--env-arg", "names=[a, b]"]
     pairs = parse_pairs([word for word in words[5:] if word != "--set"], "--set")
     assert pairs == {"network.hidden_sizes": [64, 64], "algorithm.value_clip": None}
 

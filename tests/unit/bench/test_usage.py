@@ -53,7 +53,7 @@ def test_workers_are_told_by_kind() -> None:
     with subprocess.Popen(
         [
             *(sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"),
-            *("srl.launch.worker", "actor-3"),
+            *("srl.launch.process.worker", "actor-3"),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -9,7 +9,7 @@ from srl.bench.bench import settled
 from srl.bench.report import list_workloads
 from srl.bench.workloads import WORKLOADS, experiment_of, find_target
 from srl.errors import ConfigError
-from srl.launch.plan import network_settings
+from srl.launch.plan.build import network_settings
 
 BATCHES = {
     "W1a": (64, 32, 1, 1),

@@ -118,7 +118,7 @@ def test_settings_are_read_without_torch():
     """`srl train` starts its processes after this; a second of imports would hold them up."""
     code = (
         "import sys\n"
-        "from srl.run import assemble\n"
+        "from srl.arguments import assemble\n"
         "settings = {'actor.envs': 8, 'algorithm.gamma': 0.9, 'env.args.x': 1}\n"
         "made = assemble('cartpole', steps=10, layout='inline', device='cpu', set=settings)\n"
         "assert made.algorithm['gamma'] == 0.9\n"

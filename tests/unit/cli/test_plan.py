@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from srl.cli import main
-from srl.cli.plan_facts import size_text
+from srl.launch.plan.memory import size_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -134,3 +134,17 @@ def test_sizes_for_people():
         "150 kB",
         "2.5 MB",
     ]
+
+
+@pytest.mark.parametrize("verb", ["plan", "settings"])
+def test_arguments_of_the_environment_are_passed_on(verb, tmp_path, capsys):
+    """Also those without which it cannot be made."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from srl.testing.envs import ScriptedEnv\n"
+        "class Own(ScriptedEnv):\n"
+        "    def __init__(self, *, size):\n"
+        "        super().__init__()\n"
+    )
+    assert main([verb, f"{file}:Own", "--env-arg", "size=8"]) == 0
+    assert ("trainer/0" if verb == "plan" else '{"size":8}') in capsys.readouterr().out

@@ -10,7 +10,8 @@ import pytest
 import srl
 from srl.cli import main
 from srl.cli.train import seeds_table
-from srl.services.summary import Summary, write_summary
+from srl.reporting.summary import Summary, write_summary
+from srl.services.metric_names import PolicyResult
 
 SMALL = ["--layout", "serial", "--set", "actor.envs=4", "--set", "algorithm.rollout_length=16"]
 
@@ -73,7 +74,7 @@ def test_what_a_recipe_left_to_defaults_counts_as_a_difference(run, capsys):
 def test_fresh_refuses_to_remove_a_folder_that_is_no_run(tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert main(["train", "cartpole", "--run-dir", str(tmp_path), "--fresh", *SMALL]) == 2
-    assert "got a folder of other things" in capsys.readouterr().err
+    assert "got a folder of other files" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").exists()
 
 
@@ -94,6 +95,20 @@ def test_table_of_seeds_has_means():
     ]
     last = seeds_table(rows).splitlines()[-1].split()
     assert last == ["mean", "100.0", "2,000", "2.0", "1,000"]
+
+
+def test_table_of_seeds_has_a_return_for_each_policy_that_learns():
+    def summary(**returns):
+        policies = {n: PolicyResult(episode_return_mean=r) for n, r in returns.items()}
+        policies["idle"] = PolicyResult(learns=False, episode_return_mean=7.0)
+        return Summary(status="finished", policies=policies, env_steps=1000, seconds=2.0)
+
+    rows = [(1, summary(red=5.0, blue=-5.0)), (2, summary(red=7.0, blue=-7.0))]
+    early = (3, Summary(status="stopped"))
+    title, *_, third, last = map(str.split, seeds_table([*rows, early]).splitlines())
+    assert title[2:4] == ["return/red", "return/blue"]
+    assert third[2:4] == ["-", "-"]
+    assert last[:3] == ["mean", "6.0", "-6.0"]
 
 
 def test_eval_prints_mean_and_spread_or_json(run, capsys):
@@ -167,7 +182,7 @@ def test_play_films(run, tmp_path, name, capsys):
 
 
 def test_without_an_encoder_a_gif_is_written_and_said(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("srl.playing._has_encoder", lambda: False)
+    monkeypatch.setattr("srl.evaluation._has_encoder", lambda: False)
     assert main(["play", str(run.path), "--video", str(tmp_path / "x.mp4")]) == 0
     assert "GIF" in capsys.readouterr().out
     assert (tmp_path / "x.gif").exists()
@@ -190,13 +205,13 @@ def test_weights_of_another_run_are_taken(run, tmp_path):
 
 
 def test_experiments_classes_and_own_recipes_are_targets(tmp_path):
-    from srl.envs.memory import CueRecall
+    from srl.envs.tasks.memory import CueRecall
     from srl.recipes.target import find_experiment
 
     experiment = find_experiment("cartpole", {"gravity": 5.0})
     assert experiment.env.args == {"gravity": 5.0}
     assert find_experiment(experiment) is experiment
-    assert find_experiment(CueRecall).env.id == "srl.envs.memory:CueRecall"
+    assert find_experiment(CueRecall).env.id == "srl.envs.tasks.memory:CueRecall"
     file = tmp_path / "mine.py"
     file.write_text(
         "from srl import Experiment\n"
@@ -232,7 +247,7 @@ def test_who_waits_for_a_slurm_job_is_told_how_it_went(status, code, tmp_path, m
             error = "the reward is NaN" if status == "failed" else None
             write_summary(folder, Summary(status=status, error=error))
 
-    monkeypatch.setattr("srl.launch.slurm_submit.submit_run", submit_run)
+    monkeypatch.setattr("srl.launch.backends.slurm_submit.submit_run", submit_run)
     monkeypatch.setattr("srl.run.wait_for_job", wait_for_job)
     command = ["train", "cartpole", "--launcher", "slurm", "--wait", "--run-dir", str(folder)]
     assert main([*command, "--quiet"]) == code

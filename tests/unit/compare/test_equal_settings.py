@@ -10,7 +10,7 @@ from srl.bench.workloads import WORKLOADS as OURS
 
 ENVS = {
     "cartpole": "envpool:CartPole-v1",
-    "cartpole_masked": "srl.bench.masked:MaskedPool",
+    "cartpole_masked": "srl.envs.tasks.masked_pool:MaskedPool",
     "pong": "envpool:Pong-v5",
     "cheetah": "envpool:HalfCheetah-v5",
     "simple_tag": "pettingzoo:mpe2.simple_tag_v3",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from contenders import PEERS
 from curves import means, missing, places, plot, write_csv
+from equal_steps import difference, final_returns, score, shortfalls
+from equal_steps import table as equal_table
 from records import append, read
 from solve import SOLVING, median, table
 from workloads import CURVES
@@ -133,3 +136,29 @@ def test_every_peer_that_solves_a_task_exists_with_settings_that_exist() -> None
             assert changed.minibatch * changed.minibatches == changed.batch
             keys = {key for candidate in PEERS[name].candidates for key in candidate}
             assert set(layout) <= keys
+
+
+def test_learning_at_equal_steps_is_one_table() -> None:
+    """Ours is one above on one task and level on the other; random play is where scores begin."""
+    ends = {"srl": [3.0, 5.0], "sb3": [1.0, 3.0], "cleanrl_envpool": [3.0, 5.0], "random": [0.0]}
+    records = [
+        {"contender": name, "seed": seed, "points": [[1000, -7.0], [2000, value]]}
+        for name, values in ends.items()
+        for seed, value in enumerate(values, 1)
+    ]
+    returns = final_returns(records, seeds=2)
+    assert final_returns(records, seeds=1)["srl"].tolist() == [3.0]
+    assert returns["srl"].tolist() == [3.0, 5.0]
+    assert difference(returns["srl"], returns["sb3"]) == pytest.approx(2.0 / 2**0.5)
+    assert score(returns, "sb3") == 2.0
+    text = equal_table({"acrobot": returns, "hopper": {**returns, "sb3": returns["srl"]}})
+    assert text[2] == "| acrobot | 100k | 0 | 4 ± 1 | 2 ± 1 | 4 ± 1 | +1.4 | +0.0 |"
+    assert "Mean score over tasks beside Stable-Baselines3 (1: equal): 1.50." in text
+    assert not shortfalls({"acrobot": returns})
+    worse = {**returns, "srl": returns["srl"] - 5.0}
+    assert shortfalls({"acrobot": worse}) == [
+        "acrobot: 2.1 standard errors below Stable-Baselines3",
+        "acrobot: 3.5 standard errors below CleanRL-style",
+        "all tasks: -0.50 of Stable-Baselines3",
+        "all tasks: -0.25 of CleanRL-style",
+    ]

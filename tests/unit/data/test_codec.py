@@ -145,19 +145,19 @@ def crafted(fields: list[Any], body: bytes = b"", **rest: Any) -> bytes:
             struct.pack("<I", MAX_HEADER_BYTES + 1) + bytes(2 * MAX_HEADER_BYTES),
             "expected a header",
         ),
-        (struct.pack("<I", 4) + b"\xff\xff\xff\xff", "garbage"),
+        (struct.pack("<I", 4) + b"\xff\xff\xff\xff", "other bytes"),
         (crafted([["a", "float32", [2]]], bytes(4)), "needs 8 bytes, got 4"),
         (crafted([["a", "float32", [1]]], bytes(8)), "expected"),
-        (crafted([["a", "object", [1]]], bytes(8)), "no valid array"),
-        (crafted([["a", "float32", [-1]]], bytes(8)), "no valid array"),
-        (crafted([["a", "uint8", [1]], ["a", "uint8", [1]]], bytes(2)), "no valid array"),
+        (crafted([["a", "object", [1]]], bytes(8)), "a valid shape, got"),
+        (crafted([["a", "float32", [-1]]], bytes(8)), "a valid shape, got"),
+        (crafted([["a", "uint8", [1]], ["a", "uint8", [1]]], bytes(2)), "a valid shape, got"),
         (crafted([["a", "uint8", [1]], ["a.b", "uint8", [1]]], bytes(2)), "goes through"),
-        (crafted([["a.b", "uint8", [1]], ["a", "uint8", [1]]], bytes(2)), "branches"),
+        (crafted([["a.b", "uint8", [1]], ["a", "uint8", [1]]], bytes(2)), "a subtree there"),
         (crafted([["a", "float64", [2**40, 2**40]]], bytes(8)), "needs"),
-        (crafted([["a", "uint8", [2**63, 0]]]), "no valid shape"),
-        (crafted([["a", "uint8", [0] * 100]]), "no valid shape"),
+        (crafted([["a", "uint8", [2**63, 0]]]), "is not a valid shape"),
+        (crafted([["a", "uint8", [0] * 100]]), "is not a valid shape"),
         (crafted([[".".join("a" * 5000), "uint8", [1]]], bytes(1)), "levels"),
-        (crafted([["a", "uint8", [1]]], bytes(1), values={"x": [1]}), "garbage"),
+        (crafted([["a", "uint8", [1]]], bytes(1), values={"x": [1]}), "other bytes"),
     ],
 )
 def test_every_kind_of_malformed_message_says_what_is_wrong(message: bytes, reason: str) -> None:
@@ -280,14 +280,22 @@ def test_a_damaged_state_file_is_a_checkpoint_error_or_a_state(
 )
 def test_a_crafted_state_file_is_a_checkpoint_error(tmp_path: Path, tree: Any) -> None:
     save_file({"empty": np.zeros(0)}, tmp_path / "s", metadata={"tree": json.dumps(tree)})
-    with pytest.raises(CheckpointError, match="unreadable"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         load_state(tmp_path / "s")
 
 
 def test_a_deep_state_file_is_a_checkpoint_error(tmp_path: Path) -> None:
     deep = '{"$list":[' * 50_000 + "]}" * 50_000
     save_file({"empty": np.zeros(0)}, tmp_path / "s", metadata={"tree": deep})
-    with pytest.raises(CheckpointError, match="unreadable"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_state(tmp_path / "s")
+
+
+@pytest.mark.parametrize("mark", ["$array", "$bytes"])
+def test_a_state_file_does_not_multiply_its_arrays(tmp_path: Path, mark: str) -> None:
+    tree = {"$list": [{mark: "0"}, {mark: "0"}]}
+    save_file({"0": np.zeros(9, np.uint8)}, tmp_path / "s", metadata={"tree": json.dumps(tree)})
+    with pytest.raises(CheckpointError, match="refers to it twice"):
         load_state(tmp_path / "s")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srl.data.batching import BatchBuilder
-from srl.data.layout import ALIGNMENT, Shape, layout_bytes, layout_views, mark_unwritten
+from srl.data.memory_layout import ALIGNMENT, Shape, layout_bytes, layout_views, mark_unwritten
 from srl.data.spec import (
     AgentSpec,
     ArraySpec,
@@ -75,7 +75,7 @@ def test_arrays_of_a_layout_share_no_byte_and_start_at_cache_lines(
 
 
 def test_unwritten_memory_is_loud() -> None:
-    arrays = {"f": np.zeros(3, np.float16), "i": np.zeros(3, np.int32), "b": np.ones(2, bool)}
+    arrays = {"f": np.zeros(3, np.float16), "i": np.zeros(3, np.int32), "b": np.zeros(2, bool)}
     mark_unwritten(arrays)
     assert np.isnan(arrays["f"]).all()
     assert (arrays["i"] == np.iinfo(np.int32).min).all()
@@ -94,7 +94,7 @@ def test_a_batch_holds_its_fragments_side_by_side() -> None:
     assert builder.full
     assert builder.num_env_steps == 21
     batch = builder.batch()
-    assert batch.item_ids.tolist() == [10, 11, 12]
+    assert batch.tickets.tolist() == [10, 11, 12]
     for array in leaves(to_tree(batch.data)):
         width = array.shape[1] // 3
         for number in range(3):
@@ -133,7 +133,7 @@ def test_what_lies_beyond_a_short_fragment_is_blank(length: int) -> None:
     assert np.isnan(data.obs["x"][: length + 2, short_columns]).all()
     assert (data.obs["x"][length + 2 :, short_columns] == 0).all()
     assert (data.policy_state["h"][-(-length // 2) :, short_columns] == 0).all()
-    assert (data.state[length:, 1] == 0).all()
+    assert (data.env_state[length:, 1] == 0).all()
 
 
 def test_a_half_full_batch_goes_on_after_a_restore() -> None:
@@ -146,7 +146,7 @@ def test_a_half_full_batch_goes_on_after_a_restore() -> None:
     other.add(6, fragment, spec.capacity, 9)
     assert other.full
     assert other.num_env_steps == 18
-    assert other.batch().item_ids.tolist() == [5, 6]
+    assert other.batch().tickets.tolist() == [5, 6]
     assert (other.batch().data.reward == 3.0).all()
 
 
@@ -216,7 +216,7 @@ def test_specs_travel_as_json() -> None:
                 has_action_mask=False,
             )
         },
-        state={"s": ArraySpec()},
+        env_state={"s": ArraySpec()},
         turn_based=True,
     )
     assert msgspec.json.decode(msgspec.json.encode(spec), type=EnvSpec) == spec

@@ -9,18 +9,26 @@ import numpy as np
 from srl.data.records import EnvStep
 from srl.envs.buffers import step_state
 from srl.envs.check import random_actions
-from srl.envs.protocol import EnvConfig, EnvGroup, Lanes
+from srl.envs.protocol import EnvConfig, EnvGroup, PolicyAgents
 from srl.envs.registry import make_group
 
-ONE: Lanes = {"main": ("agent",)}
+ONE: PolicyAgents = {"main": ("agent",)}
 
 
 def group_of(
-    id: str, num_envs: int = 3, lanes: Lanes = ONE, render: bool = False, **settings: Any
+    id: str,
+    num_envs: int = 3,
+    policy_agents: PolicyAgents = ONE,
+    render: bool = False,
+    **settings: Any,
 ) -> EnvGroup:
     config = EnvConfig(id=id, **settings)
     return make_group(
-        config, num_envs=num_envs, lanes=lanes, on_call=lambda call, index: None, render=render
+        config,
+        num_envs=num_envs,
+        policy_agents=policy_agents,
+        on_call=lambda call, index: None,
+        render=render,
     )
 
 
@@ -30,7 +38,7 @@ def play(group: EnvGroup, ticks: int, seed: int = 0) -> list[dict[str, dict[str,
     steps = group.reset(seed)
     played = [copied(steps)]
     for _ in range(ticks):
-        steps = group.step(random_actions(group.spec, steps, group.lanes, random))
+        steps = group.step(random_actions(group.spec, steps, group.policy_agents, random))
         played.append(copied(steps))
     return played
 
@@ -39,17 +47,19 @@ def copied(steps: dict[str, EnvStep]) -> dict[str, dict[str, Any]]:
     return {name: step_state(step) for name, step in steps.items()}
 
 
-def stacked(played: list[dict[str, dict[str, Any]]], lane: str, field: str) -> np.ndarray:
+def stacked(played: list[dict[str, dict[str, Any]]], policy_rows: str, field: str) -> np.ndarray:
     """[ticks, rows] of one field."""
-    return np.stack([step[lane][field] for step in played])
+    return np.stack([step[policy_rows][field] for step in played])
 
 
-def check_episode_rules(played: list[dict[str, dict[str, Any]]], lane: str = "main") -> None:
+def check_episode_rules(played: list[dict[str, dict[str, Any]]], policy_rows: str = "main") -> None:
     """The rules that every group keeps, whatever it wraps."""
-    final = stacked(played, lane, "terminated") | stacked(played, lane, "truncated")
-    first, alive = stacked(played, lane, "is_first"), stacked(played, lane, "alive")
-    turn, reward = stacked(played, lane, "turn"), stacked(played, lane, "reward")
-    assert not (stacked(played, lane, "terminated") & stacked(played, lane, "truncated")).any()
+    final = stacked(played, policy_rows, "terminated") | stacked(played, policy_rows, "truncated")
+    first, alive = stacked(played, policy_rows, "is_first"), stacked(played, policy_rows, "alive")
+    turn, reward = stacked(played, policy_rows, "turn"), stacked(played, policy_rows, "reward")
+    assert not (
+        stacked(played, policy_rows, "terminated") & stacked(played, policy_rows, "truncated")
+    ).any()
     assert not (final & turn).any()
     assert not (turn & ~alive).any()
     assert not (final & ~alive).any()

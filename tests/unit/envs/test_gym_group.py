@@ -117,7 +117,7 @@ def test_on_call_names_call_and_environment() -> None:
     group = make_group(
         EnvConfig(id=SCRIPTED, args={"max_length": 1}),
         num_envs=2,
-        lanes={"p": ("agent",)},
+        policy_agents={"p": ("agent",)},
         on_call=lambda call, index: calls.append((call, index)),
     )
     assert calls == [("make", 0), ("make", 1)]

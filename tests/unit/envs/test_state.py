@@ -27,8 +27,8 @@ from srl.errors import CheckpointError
         ("ALE/Pong-v5", {}, 60, 100),
         ("ALE/Breakout-v5", {"args": {"terminal_on_life_loss": True}}, 60, 100),
         ("srl.testing.envs:ScriptedEnv", {"args": {"mask": True}}, 10, 50),
-        ("srl.envs.memory:CueRecall", {}, 10, 50),
-        ("srl.envs.memory:MaskedCartPole", {}, 10, 50),
+        ("srl.envs.tasks.memory:CueRecall", {}, 10, 50),
+        ("srl.envs.tasks.memory:MaskedCartPole", {}, 10, 50),
     ],
 )
 def test_restored_groups_continue_exactly(
@@ -38,17 +38,17 @@ def test_restored_groups_continue_exactly(
     random = np.random.default_rng(0)
     steps = group.reset(11)
     for _ in range(before):
-        steps = group.step(random_actions(group.spec, steps, group.lanes, random))
+        steps = group.step(random_actions(group.spec, steps, group.policy_agents, random))
     # Save in the tick of an end, if one is near: rows that wait for their reset are part of it.
     for _ in range(30):
         if not steps["main"].turn.all():
             break
-        steps = group.step(random_actions(group.spec, steps, group.lanes, random))
+        steps = group.step(random_actions(group.spec, steps, group.policy_agents, random))
     save_state(tmp_path / "state", group.state())
     shown = copied(copy.restore(load_state(tmp_path / "state")))
     assert _equal(shown, copied(steps))
     for tick in range(after):
-        actions = random_actions(group.spec, steps, group.lanes, random)
+        actions = random_actions(group.spec, steps, group.policy_agents, random)
         steps = group.step(actions)
         assert _equal(copied(steps), copied(copy.step(actions))), tick
     group.close()

@@ -18,12 +18,12 @@ TEAM = {"team": AGENTS}
 SPLIT = {"a": ("late",), "b": ("early", "steady")}
 
 
-@pytest.mark.parametrize("lanes", [TEAM, SPLIT])
+@pytest.mark.parametrize("policy_agents", [TEAM, SPLIT])
 @pytest.mark.parametrize("seed", range(4))
-def test_parallel_agents_come_and_go_as_scripted(lanes: dict, seed: int) -> None:
-    played = play(group_of(PARALLEL, 2, lanes), 40, seed)
-    for lane, agents in lanes.items():
-        check_episode_rules(played, lane)
+def test_parallel_agents_come_and_go_as_scripted(policy_agents: dict, seed: int) -> None:
+    played = play(group_of(PARALLEL, 2, policy_agents), 40, seed)
+    for policy_rows, agents in policy_agents.items():
+        check_episode_rules(played, policy_rows)
         for row in range(2 * len(agents)):
             index, column = divmod(row, len(agents))
             agent = agents[column]
@@ -39,11 +39,13 @@ def test_parallel_agents_come_and_go_as_scripted(lanes: dict, seed: int) -> None
                     earns = inside and tick > script.enters[agent]
                     reward.append(int(script.rewards[tick, AGENTS.index(agent)]) if earns else 0)
                 episode += 1
-            ends = stacked(played, lane, "terminated") | stacked(played, lane, "truncated")
-            assert stacked(played, lane, "alive")[:, row].tolist() == alive[:41]
-            assert stacked(played, lane, "is_first")[:, row].tolist() == first[:41]
+            ends = stacked(played, policy_rows, "terminated") | stacked(
+                played, policy_rows, "truncated"
+            )
+            assert stacked(played, policy_rows, "alive")[:, row].tolist() == alive[:41]
+            assert stacked(played, policy_rows, "is_first")[:, row].tolist() == first[:41]
             assert ends[:, row].tolist() == final[:41]
-            assert stacked(played, lane, "reward")[:, row].tolist() == reward[:41]
+            assert stacked(played, policy_rows, "reward")[:, row].tolist() == reward[:41]
 
 
 def test_parallel_rows_are_env_major_and_show_their_agent() -> None:
@@ -56,7 +58,7 @@ def test_parallel_rows_are_env_major_and_show_their_agent() -> None:
         times = team["obs"][:, :2].reshape(3, 3, 2)
         for index in range(3):
             inside = team["alive"].reshape(3, 3)[index]
-            assert (times[index][inside] == team["state"][index]).all()
+            assert (times[index][inside] == team["env_state"][index]).all()
 
 
 def test_parallel_time_limit() -> None:
@@ -68,39 +70,39 @@ def test_parallel_time_limit() -> None:
 
 def test_mpe_simple_tag() -> None:
     pytest.importorskip("mpe2")
-    lanes = {"hunters": ("adversary_0", "adversary_1", "adversary_2"), "prey": ("agent_0",)}
-    group = group_of("pettingzoo:mpe2.simple_tag_v3", 2, lanes)
+    policy_agents = {"hunters": ("adversary_0", "adversary_1", "adversary_2"), "prey": ("agent_0",)}
+    group = group_of("pettingzoo:mpe2.simple_tag_v3", 2, policy_agents)
     played = play(group, 60)
-    for lane in lanes:
-        check_episode_rules(played, lane)
-        truncated = stacked(played, lane, "truncated")
+    for policy_rows in policy_agents:
+        check_episode_rules(played, policy_rows)
+        truncated = stacked(played, policy_rows, "truncated")
         assert np.flatnonzero(truncated[:, 0]).tolist() == [25, 51]
-    assert group.spec.state is not None
-    assert played[3]["prey"]["state"].shape == (2, *group.spec.state.shape)
+    assert group.spec.env_state is not None
+    assert played[3]["prey"]["env_state"].shape == (2, *group.spec.env_state.shape)
     seen = played[3]["prey"]["obs"][0]
-    assert (played[3]["prey"]["state"][0][-len(seen) :] == seen).all()
+    assert (played[3]["prey"]["env_state"][0][-len(seen) :] == seen).all()
     with pytest.raises(ConfigError, match="equal spaces"):
         group_of("pettingzoo:mpe2.simple_tag_v3", 1, {"all": tuple(group.spec.agents)})
     group.close()
 
 
-@pytest.mark.parametrize("lanes", [TEAM, SPLIT])
+@pytest.mark.parametrize("policy_agents", [TEAM, SPLIT])
 @pytest.mark.parametrize("seed", range(4))
-def test_aec_pays_every_reward_once(lanes: dict, seed: int) -> None:
-    group = group_of(AEC, 2, lanes)
+def test_aec_pays_every_reward_once(policy_agents: dict, seed: int) -> None:
+    group = group_of(AEC, 2, policy_agents)
     assert group.spec.turn_based
     played = play(group, 80, seed)
     for index in range(2):
         paid = group._envs[index].paid
         turns = np.zeros(81, int)
-        for lane, agents in lanes.items():
-            check_episode_rules(played, lane)
+        for policy_rows, agents in policy_agents.items():
+            check_episode_rules(played, policy_rows)
             for column, agent in enumerate(agents):
                 row = index * len(agents) + column
-                reward = stacked(played, lane, "reward")[:, row]
-                alive = stacked(played, lane, "alive")[:, row]
-                first = stacked(played, lane, "is_first")[:, row]
-                turns += stacked(played, lane, "turn")[:, row]
+                reward = stacked(played, policy_rows, "reward")[:, row]
+                alive = stacked(played, policy_rows, "alive")[:, row]
+                first = stacked(played, policy_rows, "is_first")[:, row]
+                turns += stacked(played, policy_rows, "turn")[:, row]
                 starts = np.flatnonzero(first)
                 assert (reward[~alive] == 0).all()
                 assert len(starts) == len(paid)
@@ -112,28 +114,28 @@ def test_aec_pays_every_reward_once(lanes: dict, seed: int) -> None:
         over = [
             tick
             for tick in np.flatnonzero(turns == 0)
-            if tick + 1 < 81 and not _starts(played[tick + 1], lanes, index)
+            if tick + 1 < 81 and not _starts(played[tick + 1], policy_agents, index)
         ]
         assert not over
 
 
-def _starts(step: dict, lanes: dict, index: int) -> bool:
+def _starts(step: dict, policy_agents: dict, index: int) -> bool:
     return any(
-        step[lane]["is_first"].reshape(2, len(agents))[index].any()
-        for lane, agents in lanes.items()
+        step[policy_rows]["is_first"].reshape(2, len(agents))[index].any()
+        for policy_rows, agents in policy_agents.items()
     )
 
 
 def test_tictactoe() -> None:
-    lanes = {"x": ("player_1",), "o": ("player_2",)}
-    group = group_of("pettingzoo:classic.tictactoe_v3", 3, lanes)
+    policy_agents = {"x": ("player_1",), "o": ("player_2",)}
+    group = group_of("pettingzoo:classic.tictactoe_v3", 3, policy_agents)
     random = np.random.default_rng(0)
     steps = group.reset(0)
     games = wins = 0
     for _ in range(400):
         assert not (steps["x"].turn & steps["o"].turn).any()
-        for lane in lanes:
-            step = steps[lane]
+        for policy_rows in policy_agents:
+            step = steps[policy_rows]
             empty = step.obs.sum(axis=3).reshape(3, 9) == 0
             assert (step.action_mask[step.turn] == empty[step.turn]).all()
         ended = steps["x"].terminated
@@ -143,15 +145,15 @@ def test_tictactoe() -> None:
             games += 1
             wins += int(abs(steps["x"].reward[index]))
             assert steps["x"].reward[index] == _winner(steps["x"].obs[index])
-        steps = group.step(random_actions(group.spec, steps, group.lanes, random))
+        steps = group.step(random_actions(group.spec, steps, group.policy_agents, random))
     assert games > 100
     assert 0.5 < wins / games < 1
     group.close()
 
 
-def _winner(board: np.ndarray) -> int:
+def _winner(stats_table: np.ndarray) -> int:
     """1 if the first plane has three in a row, -1 if the second, else 0."""
-    for plane, sign in ((board[..., 0], 1), (board[..., 1], -1)):
+    for plane, sign in ((stats_table[..., 0], 1), (stats_table[..., 1], -1)):
         lines = [*plane, *plane.T, plane.diagonal(), plane[::-1].diagonal()]
         if any(line.all() for line in lines):
             return sign
@@ -165,13 +167,13 @@ def test_aec_time_limit_truncates_everyone_in_the_game() -> None:
 
 
 def test_lanes_must_cover_the_agents() -> None:
-    for lanes, text in [
+    for policy_agents, text in [
         ({"a": ("early", "steady")}, "late"),
         ({"a": AGENTS, "b": ("late",)}, "'a' and 'b'"),
         ({"a": (*AGENTS, "lat")}, "no agent 'lat'"),
     ]:
         with pytest.raises(ConfigError, match=text):
-            group_of(PARALLEL, 1, lanes)
+            group_of(PARALLEL, 1, policy_agents)
 
 
 def test_an_agent_that_vanishes_is_an_error() -> None:
@@ -187,6 +189,22 @@ def test_an_agent_that_vanishes_is_an_error() -> None:
     group._envs[0].step = lose_one
     with pytest.raises(EnvError, match=r"'steady'.*environment 0 in step\(\)"):
         group.step({"team": np.zeros(3, np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("id", "call"),
+    [(PARALLEL, "reset"), (PARALLEL, "step"), (AEC, "reset"), (AEC, "observe"), (AEC, "step")],
+)
+def test_a_team_that_ends_the_program_is_named(id: str, call: str) -> None:
+    group = group_of(id, 1, TEAM)
+    group.reset(0)
+
+    def leave(*_: object, **__: object) -> None:
+        raise SystemExit(0)
+
+    setattr(group._envs[0], call, leave)
+    with pytest.raises(EnvError, match=rf"environment 0 raised SystemExit.*in {call}\(\)"):
+        group.step({"team": np.zeros(3, np.int64)}) if call == "step" else group.reset(0)
 
 
 class Unmasked(ScriptedParallelEnv):

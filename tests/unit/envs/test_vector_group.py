@@ -131,6 +131,37 @@ def test_a_crash_is_named() -> None:
         play(group_of(f"{__name__}:crashing_vector", 2), 10)
 
 
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_a_vector_that_ends_the_program_is_named(call: str) -> None:
+    group = group_of(HERE, 2)
+    actions = {"main": np.zeros(2, np.int64)}
+    group.reset(0)
+
+    def leave(*_: Any, **__: Any) -> None:
+        raise SystemExit(0)
+
+    setattr(group._vector, call, leave)
+    with pytest.raises(EnvError, match=rf"vector environment raised SystemExit in {call}\(\)"):
+        group.reset(0) if call == "reset" else group.step(actions)
+
+
+@pytest.mark.parametrize("pictures", [None, [np.zeros(3, np.uint8)] * 2, [np.zeros((8, 8, 3))] * 2])
+@pytest.mark.parametrize("id", [HERE, "envpool:CartPole-v1"])
+def test_what_is_no_picture_is_named(id: str, pictures: Any, monkeypatch: Any) -> None:
+    if id.startswith("envpool:"):
+        pytest.importorskip("envpool")
+    group = group_of(id, 2, render=True)
+    try:
+        group.reset(0)
+        monkeypatch.setattr(group._vector, "render", lambda **which: pictures)
+        with pytest.raises(
+            EnvError, match=r"render: expected .*, got (none|uint8\[3\]|float64\[8)"
+        ):
+            group.render(1 if pictures is None else 0)
+    finally:
+        group.close()
+
+
 def test_auto_takes_the_native_cartpole_when_there_are_many() -> None:
     assert isinstance(group_of("CartPole-v1", 2), GymGroup)
     assert isinstance(group_of("CartPole-v1", 16), VectorGroup)
@@ -272,7 +303,7 @@ def test_envpool_threads_are_a_setting() -> None:
         group = make_group(
             EnvConfig(id=id, **settings),
             num_envs=4,
-            lanes={"main": ("agent",)},
+            policy_agents={"main": ("agent",)},
             on_call=lambda call, index: None,
         )
         group.reset(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from srl.launch.children import single_threaded
+from srl.launch.process.children import single_threaded
 
 
 def test_threads_that_wait_sleep_unless_the_user_says_otherwise(

@@ -9,8 +9,8 @@ import pytest
 
 from srl.envs.registry import probe
 from srl.experiment import Experiment
-from srl.launch.cores import keep_to_one_core, take_turns
-from srl.launch.plan import make_plan, settle
+from srl.launch.plan.build import make_plan, resolve_settings
+from srl.launch.process.cores import keep_to_one_core, take_turns
 from srl.overrides import override
 from srl.recipes.target import find_experiment
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     """The cores of this thread, which are its again afterwards. Whatever else runs on this machine
     has claims of its own."""
-    monkeypatch.setattr("srl.launch.cores.CLAIMS", f"srl-test-{os.getpid()}")
+    monkeypatch.setattr("srl.launch.process.cores.CLAIMS", f"srl-test-{os.getpid()}")
     before = os.sched_getaffinity(0)
     yield before
     os.sched_setaffinity(0, before)
@@ -33,7 +33,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
 def keepers(target: str, **settings: object) -> list[str]:
     """Processes of a run that would keep to a core."""
     experiment: Experiment = override(find_experiment(target), settings)
-    experiment = settle(experiment, 2, "cpu")
+    experiment = resolve_settings(experiment, 2, "cpu")
     plan, _ = make_plan(experiment, probe(experiment.env), "cpu")
     return [name for name, members in plan.processes.items() if take_turns(members, plan)]
 

@@ -9,7 +9,7 @@ import pytest
 from srl.envs.protocol import EnvConfig
 from srl.errors import SrlError
 from srl.experiment import Experiment
-from srl.launch.launch import launch
+from srl.launch.run.launch import launch
 from srl.workers.actor import ActorConfig
 
 HERE = Path(__file__).with_name("checking.py")

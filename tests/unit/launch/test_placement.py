@@ -8,8 +8,8 @@ import pytest
 
 from srl.errors import ConfigError
 from srl.experiment import WorkerGroup
-from srl.launch.placement import Placed, Placement, spread
-from srl.launch.restarts import MAX_BACKOFF_SECONDS, Restarts
+from srl.launch.plan.placement import Placed, Placement, spread
+from srl.launch.run.restarts import MAX_BACKOFF_SECONDS, Restarts
 
 
 def placed(**counts: int) -> Placed:

@@ -9,9 +9,9 @@ import pytest
 
 from srl.arena.arena import HeapArena
 from srl.envs.registry import probe
-from srl.launch.plan import encode_plan, make_plan, settle
+from srl.launch.plan.build import encode_plan, make_plan, resolve_settings
 from srl.recipes.classic import cartpole
-from srl.services.board import ROW_BYTES, Board, BoardPart, BoardRow
+from srl.services.worker_stats import ROW_BYTES, StatsTable, StatsTablePart, WorkerStats
 from srl.workers.wiring import Plan
 
 
@@ -23,7 +23,7 @@ def plan_of(layout: Literal["shared", "inline"], actors: int, trainers: int = 1)
         actor=dataclasses.replace(experiment.actor, count=actors, envs=2 * actors, groups=1),
         trainer=dataclasses.replace(experiment.trainer, count=trainers),
     )
-    return make_plan(settle(experiment, 2, "cpu"), probe(experiment.env), "cpu")[0]
+    return make_plan(resolve_settings(experiment, 2, "cpu"), probe(experiment.env), "cpu")[0]
 
 
 @pytest.mark.parametrize("layout", ["shared", "inline"])
@@ -54,8 +54,8 @@ def test_more_actors_cost_a_part_no_more_than_their_names(
 
 def test_a_part_of_the_board_is_the_same_rows() -> None:
     arena = HeapArena()
-    whole = Board(arena, ("a", "b", "c"))
-    part = Board(arena, BoardPart(count=3, places={"b": 1}))
+    whole = StatsTable(arena, ("a", "b", "c"))
+    part = StatsTable(arena, StatsTablePart(count=3, indices={"b": 1}))
     part.rows["b"].set("count_rows", 7)
     part.rows["b"].set("wait_slots", 5)
     whole.stop = True
@@ -66,21 +66,21 @@ def test_a_part_of_the_board_is_the_same_rows() -> None:
 
 
 def test_many_rows_are_loaded_as_each_would_be_or_none_is() -> None:
-    there = Board(HeapArena(), ("a", "b"))
+    there = StatsTable(HeapArena(), ("a", "b"))
     for number, row in enumerate(there.rows.values()):
         row.enter("step")
         row.set("heartbeat_ns", 1_000 + number)
         row.set("count_rows", number)
     data = [row.dump() for row in there.rows.values()]
-    each, together = (Board(HeapArena(), ("a", "b")) for _ in range(2))
+    each, together = (StatsTable(HeapArena(), ("a", "b")) for _ in range(2))
     # A clock that is behind, one that is ahead, and one that is far ahead of time itself.
     for shift in (500, -2_000, -(1 << 61)):
         for row, cells in zip(each.rows.values(), data, strict=True):
             row.load(cells, shift)
-        assert BoardRow.load_all(list(together.rows.values()), data, shift)
+        assert WorkerStats.load_all(list(together.rows.values()), data, shift)
         assert [r.dump() for r in together.rows.values()] == [r.dump() for r in each.rows.values()]
     before = [row.dump() for row in together.rows.values()]
     for bad in (b"", b"\xff" * (ROW_BYTES - 8), b"\x80" * ROW_BYTES):
-        assert not BoardRow.load_all(list(together.rows.values()), [data[0], bad], 0)
+        assert not WorkerStats.load_all(list(together.rows.values()), [data[0], bad], 0)
     assert [row.dump() for row in together.rows.values()] == before
-    assert BoardRow.load_all([], [], 0)
+    assert WorkerStats.load_all([], [], 0)

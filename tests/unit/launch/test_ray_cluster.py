@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from srl.errors import ConfigError, MissingDependency
-from srl.launch.ray_cluster import bundle, explain_missing, import_ray, runtime_environment
+from srl.errors import ConfigError, MissingDependency, install_command
+from srl.launch.backends.ray_cluster import bundle, explain_missing, import_ray, runtime_environment
 from srl.resolve import SENT_FROM, resolve
 from srl.resources import RayConfig, ResourceConfig, ResourcesConfig
 
@@ -59,7 +60,7 @@ def test_code_is_sent_with_srl_itself(tmp_path: Path) -> None:
     assert sent["working_dir"] == str(tmp_path)
     assert sent["env_vars"] == {"A": "1", SENT_FROM: str(tmp_path)}
     assert sent["pip"] == ["einops"]
-    assert (Path(sent["py_modules"][0]) / "launch" / "ray.py").exists()
+    assert (Path(sent["py_modules"][0]) / "launch" / "backends" / "ray.py").exists()
 
 
 def test_no_code_is_sent_where_none_is_named() -> None:
@@ -86,5 +87,5 @@ def test_a_file_that_was_sent_is_found_where_it_arrived(
 def test_missing_ray_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    with pytest.raises(MissingDependency, match=r"pip install 'srl\[ray\]'"):
+    with pytest.raises(MissingDependency, match=re.escape(install_command("ray"))):
         import_ray()

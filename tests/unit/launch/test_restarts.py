@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from srl.errors import RunError
-from srl.launch import local_agents
-from srl.launch.engines import HostRequest, Join
-from srl.launch.local_agents import LocalAgents
-from srl.launch.restarts import AGENT_RESTARTS, AGENT_WINDOW_SECONDS, AgentRestarts, Restarts
+from srl.launch.backends import local
+from srl.launch.backends.backend import HostRequest, JoinAddress
+from srl.launch.backends.local import LocalAgents
+from srl.launch.run.restarts import (
+    AGENT_RESTARTS,
+    AGENT_WINDOW_SECONDS,
+    SETTLED_SECONDS,
+    AgentRestarts,
+    Restarts,
+)
 from srl.resources import ResourceConfig
 
 
@@ -32,6 +40,16 @@ def test_each_restart_within_the_window_comes_later_than_the_one_before() -> Non
     assert restarts.recent("a", 101.5) == 2
     assert restarts.add("a", 500.0) == 0.0
     assert restarts.total["a"] == 5
+
+
+def test_what_has_run_well_for_a_while_is_started_again_at_once() -> None:
+    restarts, now = Restarts(1e6), 0.0
+    for _ in range(20):
+        assert restarts.add("a", now) == 0.0
+        now += SETTLED_SECONDS
+    assert restarts.add("a", now - SETTLED_SECONDS + 1.0) == 0.5, "and later if it has not"
+    assert restarts.add("a", now - SETTLED_SECONDS + 2.0) == 1.0
+    assert restarts.add("a", now + SETTLED_SECONDS) == 0.0
 
 
 def test_an_agent_may_end_for_ever_if_it_does_so_seldom() -> None:
@@ -72,28 +90,53 @@ def test_agents_of_this_machine_are_started_again_and_given_up_with_their_last_l
     os.mkfifo(told)
     code = "import sys; print('no such face'); open(sys.argv[1]).read(); raise SystemExit(3)"
     command = [sys.executable, "-c", code, str(told)]
-    monkeypatch.setattr(local_agents, "agent_command", lambda join, name: command)
+    monkeypatch.setattr(local, "agent_command", lambda join, name: command)
     clock = Clock()
-    monkeypatch.setattr(local_agents, "AgentRestarts", lambda: AgentRestarts(clock))
+    monkeypatch.setattr(local, "AgentRestarts", lambda: AgentRestarts(clock))
     (tmp_path / "logs").mkdir()
-    engine = LocalAgents(tmp_path)
+    backend = LocalAgents(tmp_path, 2.0)
     host = HostRequest(name="a", kind="actor", resources=ResourceConfig())
-    engine.start(Join(address="127.0.0.1:1", key_file=tmp_path / "join.key"), [host])
+    backend.start(JoinAddress(address="127.0.0.1:1", key_file=tmp_path / "join.key"), [host])
     try:
         for number in range(AGENT_RESTARTS):
             told.write_text("end")
-            engine._agents["a"].wait(30)
-            news = engine.poll()
+            backend._agents["a"].wait(30)
+            news = backend.poll()
             assert len(news) == 1
             assert "ended (exit code 3)" in news[0]
             waits = "it is started again soon" if number else "it is starting"
-            assert engine.waiting() == {"a": waits}
-            assert engine.poll() == [], "said once"
+            assert backend.waiting() == {"a": waits}
+            assert backend.poll() == [], "said once"
             clock.now += 60.0 / AGENT_RESTARTS
-            engine.poll()
+            backend.poll()
         told.write_text("end")
-        engine._agents["a"].wait(30)
+        backend._agents["a"].wait(30)
         with pytest.raises(RunError, match=r"ended 7 times .*exit code 3(?s:.*)no such face"):
-            engine.poll()
+            backend.poll()
     finally:
-        engine.close()
+        backend.close()
+
+
+def test_an_agent_of_this_machine_that_is_stopped_is_killed_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(local, "agent_command", lambda join, name: command)
+    (tmp_path / "logs").mkdir()
+    backend = LocalAgents(tmp_path, 0.5)
+    host = HostRequest(name="a", kind="actor", resources=ResourceConfig())
+    backend.start(JoinAddress(address="127.0.0.1:1", key_file=tmp_path / "join.key"), [host])
+    try:
+        first = backend._agents["a"].pid
+        assert backend.poll() == []
+        os.kill(first, signal.SIGSTOP)
+        news: list[str] = []
+        deadline = time.monotonic() + 60.0
+        while backend._agents["a"].pid == first and time.monotonic() < deadline:
+            time.sleep(0.02)
+            news += backend.poll()
+        assert backend._agents["a"].pid != first
+        assert "is stopped" in news[0]
+        assert "ended (exit code -9); starting it again" in news[1]
+    finally:
+        backend.close()

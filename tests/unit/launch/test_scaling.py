@@ -11,8 +11,8 @@ from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, WorkerGroup
-from srl.launch.plan import make_plan, settle
-from srl.launch.scaling import check_scale
+from srl.launch.plan.build import make_plan, resolve_settings
+from srl.launch.run.scaling import check_scale
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig
 from srl.workers.wiring import Plan
@@ -35,7 +35,7 @@ def plan(layout: str = "shared", dataflow: str = "", room: int = 4) -> Plan:
         layout=layout,  # type: ignore[arg-type]
         dataflow=dataflow,
     )
-    settled = settle(experiment, 4, "cpu")
+    settled = resolve_settings(experiment, 4, "cpu")
     return make_plan(settled, probe(settled.env), "cpu")[0]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from srl.errors import ConfigError
-from srl.launch.engines import HostRequest
-from srl.launch.slurm import SlurmEngine
-from srl.launch.slurm_job import JOB_VARIABLE, inside_job, job_parts, job_script, submit
+from srl.launch.backends.backend import HostRequest
+from srl.launch.backends.slurm import SlurmBackend
+from srl.launch.backends.slurm_job import JOB_VARIABLE, inside_job, job_parts, job_script, submit
 from srl.resources import ResourceConfig, SlurmConfig
 
 SMALL = ResourceConfig(cpus=2.0)
@@ -101,7 +101,7 @@ def test_outside_of_a_job_there_are_no_steps(
     monkeypatch.delenv(JOB_VARIABLE, raising=False)
 
     with pytest.raises(ConfigError, match="srl train --launcher slurm"):
-        SlurmEngine(None, tmp_path)  # type: ignore[arg-type]
+        SlurmBackend(None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_machine_without_slurm_is_told_so(

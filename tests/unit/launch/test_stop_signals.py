@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,10 @@ import time
 
 import pytest
 
-from srl.launch.signals import Interrupted, StopSignals
+from srl.launch.run.signals import Interrupted, StopSignals
+
+MOST = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+"""Descriptors that this system lets a process have."""
 
 
 def test_a_signal_that_comes_to_another_thread_ends_a_sleep() -> None:
@@ -35,10 +39,33 @@ def test_a_signal_that_comes_to_another_thread_ends_a_sleep() -> None:
     assert set(threading.enumerate()) <= threads, "no thread of its own is left"
 
 
+@pytest.mark.skipif(MOST != resource.RLIM_INFINITY and MOST < 1100, reason="too few descriptors")
+def test_a_signal_gets_through_where_many_descriptors_are_open() -> None:
+    code = (
+        "import os, signal, threading, time\n"
+        "from srl.launch.process.descriptors import raise_descriptor_limit\n"
+        "from srl.launch.run.signals import Interrupted, StopSignals\n"
+        "raise_descriptor_limit()\n"
+        "while os.dup(0) < 1024: pass\n"
+        "signals = StopSignals()\n"
+        "def receive(): signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "try:\n"
+        "    with signals.installed(), signals.interrupting():\n"
+        "        threading.Timer(0.1, receive).start()\n"
+        "        time.sleep(60.0)\n"
+        "except Interrupted as came: print(came)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("SIGTERM", 0), done.stderr
+    assert not done.stderr
+
+
 def test_a_process_that_leaves_signals_to_its_parent_lives_on_but_its_children_do_not() -> None:
     code = (
         "import os, signal, time\n"
-        "from srl.launch.signals import leave_to_parent\n"
+        "from srl.launch.run.signals import leave_to_parent\n"
         "leave_to_parent()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"

@@ -12,8 +12,8 @@ from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
 from srl.experiment import Experiment, Graph, SampleConfig, WorkerGroup
-from srl.launch.plan import make_plan, settle
-from srl.launch.scaling import check_streams
+from srl.launch.plan.build import make_plan, resolve_settings
+from srl.launch.run.scaling import check_streams
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import TrainerConfig
 from srl.workers.wiring import Plan
@@ -33,7 +33,7 @@ def plan(layout: str = "shared", trainers: int = 2, **changes: Any) -> Plan:
         layout=layout,  # type: ignore[arg-type]
         **changes,
     )
-    settled = settle(experiment, 4, "cpu")
+    settled = resolve_settings(experiment, 4, "cpu")
     return make_plan(settled, probe(settled.env), "cpu")[0]
 
 
@@ -48,7 +48,7 @@ def test_each_trainer_has_a_stream_and_the_first_one_writes_checkpoints() -> Non
         assert (stream.stream, stream.part, stream.parts) == ("default", part, 2)
         assert stream.readers == (f"trainer/{part}",)
         assert stream.writers == ("actor/0", "actor/1"), "each has two groups"
-        assert (stream.spec.items_per_batch, stream.spec.slots) == (2, 4)
+        assert (stream.spec.fragments_per_batch, stream.spec.slots) == (2, 4)
 
 
 def test_actors_are_divided_lane_by_lane() -> None:
@@ -98,13 +98,13 @@ def test_slots_are_for_all_trainers_together() -> None:
 def test_no_trainer_is_left_without_anyone_who_writes_for_it() -> None:
     made = plan(trainers=4)
     check_streams(made, {"actor": 2})
-    with pytest.raises(ConfigError, match=r"at least 2 workers of 'actor', so that someone writes"):
+    with pytest.raises(ConfigError, match=r"2 workers of 'actor', so that a worker writes"):
         check_streams(made, {"actor": 1})
 
 
 def test_one_trainer_takes_everything() -> None:
     (stream,) = plan(trainers=1).samples.values()
-    assert (stream.spec.name, stream.parts, stream.spec.items_per_batch) == ("default", 1, 4)
+    assert (stream.spec.name, stream.parts, stream.spec.fragments_per_batch) == ("default", 1, 4)
 
 
 def test_a_serial_run_has_one_trainer() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srl.bridge.messages import KINDS, Message, RequestBatch, SlotRequest, WeightsChunk
 from srl.errors import SpecError
-from srl.gates.messages import KINDS, Message, Request, Want, Weights
 from srl.net import framing
 from srl.net.framing import Framing, Packable
 
@@ -33,8 +33,8 @@ def test_arrays_come_out_as_they_went_in(
     chance = np.random.default_rng(seed)
     arrays = [chance.integers(0, 2 if flat else 255, size, np.uint8) for size in sizes]
     parts = [Packable(a.data) if i % 2 else a.data for i, a in enumerate(arrays)]
-    message, body = FRAMING.decode(views(FRAMING.encode(Want(3, [1]), parts, packed=packed)))
-    assert message == Want(3, [1])
+    message, body = FRAMING.decode(views(FRAMING.encode(SlotRequest(3, [1]), parts, packed=packed)))
+    assert message == SlotRequest(3, [1])
     targets = [np.full(size, 255, np.uint8) for size in sizes]
     body.copy_into(t.data for t in targets)
     for array, target in zip(arrays, targets, strict=True):
@@ -43,7 +43,7 @@ def test_arrays_come_out_as_they_went_in(
 
 def test_large_arrays_are_not_copied_and_small_ones_share_a_frame() -> None:
     large, small = np.zeros(1 << 20, np.uint8), np.ones(100, np.uint8)
-    frames = FRAMING.encode(Want(0, [0]), [small.data, small.data, large.data, small.data])
+    frames = FRAMING.encode(SlotRequest(0, [0]), [small.data, small.data, large.data, small.data])
     assert [len(frame) for frame in frames[1:]] == [200, 1 << 20, 100]
     large[5] = 7
     assert frames[2][5] == 7, "the sender's own memory"
@@ -53,7 +53,7 @@ def test_pixels_are_packed_where_it_helps() -> None:
     pixels = np.zeros((84, 84), np.uint8).reshape(-1)
     noise = np.random.default_rng(0).integers(0, 255, 84 * 84, np.uint8)
     frames = FRAMING.encode(
-        Want(0, [0]), [Packable(pixels.data), Packable(noise.data)], packed=True
+        SlotRequest(0, [0]), [Packable(pixels.data), Packable(noise.data)], packed=True
     )
     assert len(frames[1]) < 100
     assert len(frames[2]) == noise.nbytes
@@ -62,7 +62,7 @@ def test_pixels_are_packed_where_it_helps() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     data = np.arange(200_000, dtype=np.uint8) % 200
     for packed in (False, True):
-        frames = views(FRAMING.encode(Want(0, [0]), [Packable(data.data)], packed=packed))
+        frames = views(FRAMING.encode(SlotRequest(0, [0]), [Packable(data.data)], packed=packed))
         for size in (0, 100, data.size - 1, data.size + 1, 2 * data.size):
             _, body = FRAMING.decode(frames)
             with pytest.raises(SpecError, match="message: expected"):
@@ -105,7 +105,7 @@ def test_headers_that_no_gate_would_send_are_refused(header: list[object]) -> No
 def test_the_digest_stands_for_the_messages_and_the_specs() -> None:
     assert FRAMING.digest == Framing(Message, {"plan": 1}).digest
     assert FRAMING.digest != Framing(Message, {"plan": 2}).digest
-    assert FRAMING.digest != Framing(Want | Weights, {"plan": 1}).digest
+    assert FRAMING.digest != Framing(SlotRequest | WeightsChunk, {"plan": 1}).digest
 
 
 def test_every_kind_of_message_is_listed() -> None:
@@ -149,7 +149,7 @@ def check_changed(change: Change) -> None:
     """Decodes a real message after some of its bytes were changed or cut off."""
     which, changes, cut, targets = change
     arrays = [Packable(np.zeros(5000, np.uint8).data), np.ones(70, np.uint8).data]
-    request = Request(0, [0, 1], [3, 3], [1, 2])
+    request = RequestBatch(0, [0, 1], [3, 3], [1, 2])
     frames = [bytearray(f) for f in FRAMING.encode(request, arrays, packed=True)]
     frame = frames[which % len(frames)]
     for place, value in changes:

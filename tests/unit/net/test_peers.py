@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from srl.errors import NetError
-from srl.net.peers import GateUp, Peer, Peers, read_gate_up, read_peers, write_gate_up, write_peers
+from srl.net.peers import (
+    BridgeEndpoint,
+    Peer,
+    Peers,
+    read_bridge_endpoint,
+    read_peers,
+    write_bridge_endpoint,
+    write_peers,
+)
 
 BOOK = Peers(
     own="b",
@@ -41,7 +49,7 @@ def test_a_book_travels_through_a_file(tmp_path: Path) -> None:
 
 
 def test_a_gate_says_where_it_listens(tmp_path: Path) -> None:
-    assert read_gate_up(tmp_path) is None
-    up = GateUp(address="tcp://127.0.0.1:4", public_key="k", incarnation=1)
-    write_gate_up(tmp_path, up)
-    assert read_gate_up(tmp_path) == up
+    assert read_bridge_endpoint(tmp_path) is None
+    up = BridgeEndpoint(address="tcp://127.0.0.1:4", public_key="k", incarnation=1)
+    write_bridge_endpoint(tmp_path, up)
+    assert read_bridge_endpoint(tmp_path) == up

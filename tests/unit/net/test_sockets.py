@@ -15,10 +15,10 @@ import pytest
 import zmq
 
 from srl.errors import NetError
-from srl.net import door
-from srl.net.inbox import Socket, is_readable
+from srl.net import authenticator
 from srl.net.keys import KeyPair, new_pair
 from srl.net.limits import Limits
+from srl.net.receiver import Socket, is_readable
 from srl.net.sockets import LOOPBACK, Listener, Wire, reachable_as
 
 WAIT_SECONDS = 10.0
@@ -79,7 +79,7 @@ def wait_for(found: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr(door, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(authenticator, "LOG_SECONDS", 0.0)
     made = Scene()
     yield made
     made.close()
@@ -205,7 +205,7 @@ def test_a_friend_who_sends_too_much_is_cut_off_and_may_come_again(scene: Scene)
 def test_a_crowd_of_strangers_costs_no_memory_and_is_logged_once(
     scene: Scene, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "LOG_SECONDS", 3600.0)
+    monkeypatch.setattr(authenticator, "LOG_SECONDS", 3600.0)
     caplog.set_level(logging.WARNING)
     scene.talk()
 

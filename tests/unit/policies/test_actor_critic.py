@@ -21,13 +21,14 @@ from srl.data.spec import (
     mask_size,
 )
 from srl.data.tree import tree_map
-from srl.errors import ConfigError
+from srl.errors import CheckpointError, ConfigError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.policies.nets.cnn import CNN, image_layout
 from srl.policies.nets.encoder import Encoder, ObsNorm
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.random import RandomPolicy
 from srl.policies.registry import find_policy
+from srl.workers.wiring import load_weights
 
 torch.set_num_threads(1)
 
@@ -73,7 +74,7 @@ def fake_obs(spec: Any, *leading: int) -> Any:
 def act(policy: Any, obs: Any, rows: int, **given: Any) -> Any:
     state = tree_map(lambda spec: torch.zeros(rows, *spec.shape), policy.state_spec)
     wanted = {
-        "state": state,
+        "policy_state": state,
         "is_first": torch.zeros(rows, dtype=torch.bool),
         "explore": torch.ones(rows),
         "action_mask": None,
@@ -181,14 +182,14 @@ def test_recurrent_unroll_repeats_what_acting_saw(kind: Any) -> None:
     state, values = start, torch.zeros(ticks, rows)
     for t in range(ticks):
         # Rows that do not act are not sent; a reset counts all the same.
-        found = act(policy, obs[t], rows, state=state, is_first=is_first[t])
+        found = act(policy, obs[t], rows, policy_state=state, is_first=is_first[t])
         for key, old in state.items():
             old = old * ~is_first[t][:, None]
-            state = {**state, key: torch.where(active[t][:, None], found.state[key], old)}
+            state = {**state, key: torch.where(active[t][:, None], found.policy_state[key], old)}
         values[t] = found.extras["value"]
     unrolled = policy.unroll(obs, start, is_first, active)
     torch.testing.assert_close(unrolled.value[active], values[active])
-    torch.testing.assert_close(unrolled.state, state)
+    torch.testing.assert_close(unrolled.policy_state, state)
 
 
 def test_whole_sequences_equal_tick_by_tick() -> None:
@@ -247,6 +248,7 @@ def test_return_statistics_leave_values_as_they_were() -> None:
     agent = AgentSpec(obs=VECTOR, action=Discrete(2))
     policy = ActorCritic(agent, ActorCriticConfig(normalize_returns=True))
     obs = torch.randn(5, 3)
+    policy.track_returns(torch.randn(50))
     for scale in (1.0, 100.0):
         before = act(policy, obs, 5).extras["value"]
         policy.track_returns(torch.randn(50) * scale + scale)
@@ -254,6 +256,28 @@ def test_return_statistics_leave_values_as_they_were() -> None:
             act(policy, obs, 5).extras["value"], before, rtol=1e-4, atol=1e-4
         )
     assert float(policy.value_scale) > 1
+
+
+def test_the_first_returns_set_the_unit_of_a_fresh_critic() -> None:
+    agent = AgentSpec(obs=VECTOR, action=Discrete(2))
+    policy = ActorCritic(agent, ActorCriticConfig(normalize_returns=True))
+    obs, returns = torch.randn(5, 3), torch.tensor([-300.0, -100.0, -200.0])
+    before = act(policy, obs, 5).extras["value"]
+    policy.track_returns(returns)
+    # A multiple of what it was: their mean is not added, so an unknown state is worth about 0.
+    expected = before * returns.std(correction=0)
+    torch.testing.assert_close(act(policy, obs, 5).extras["value"], expected)
+
+
+def test_weights_of_a_critic_that_predicted_around_a_mean_are_refused() -> None:
+    """Their statistics were called `return_norm`, and without the mean their values are wrong."""
+    agent = AgentSpec(obs=VECTOR, action=Discrete(2))
+    policy = ActorCritic(agent, ActorCriticConfig(normalize_returns=True))
+    now = {key: tensor.numpy() for key, tensor in policy.state_dict().items()}
+    load_weights(policy, now, "main")
+    old = {key.replace("return_scale.", "return_norm."): array for key, array in now.items()}
+    with pytest.raises(CheckpointError, match=r"return_norm\.\w+: .*belong to another network"):
+        load_weights(policy, old, "main")
 
 
 def test_statistics_travel_with_the_weights() -> None:
@@ -307,10 +331,10 @@ def test_a_deviation_that_is_fixed_stays() -> None:
     )
     policy.action_head.log_std.requires_grad_(False)
     Adam(policy.parameters(), lr=1e-3)
-    assert policy.pulls
+    assert policy.has_manual_gradients
     with torch.no_grad():
-        pushed = policy.push(torch.randn(4, 3), None)
-        policy.pull(pushed, torch.zeros(4, 2), torch.ones(4), 0.1, torch.ones(4))
+        pushed = policy.forward_pass(torch.randn(4, 3), None)
+        policy.backward_pass(pushed, torch.zeros(4, 2), torch.ones(4), 0.1, torch.ones(4))
     assert policy.action_head.log_std.grad is None
     assert float(policy.action_head.linear.weight.grad.abs().sum()) > 0
 
@@ -337,7 +361,7 @@ def test_an_encoder_that_derives_from_ours_is_asked() -> None:
     plain.pack()
     twice.pack()
     obs = torch.randn(5, 3)
-    assert not twice.pulls
+    assert not twice.has_manual_gradients
     wanted = act(plain, 2 * obs, 5).extras["value"].clone()
     torch.testing.assert_close(act(twice, obs, 5).extras["value"], wanted)
 
@@ -415,4 +439,4 @@ def test_a_packed_policy_keeps_memory_for_a_few_numbers_of_rows_only() -> None:
         assert policy._packed is not None
         for rows in (*range(1, 40), 1):
             act(policy, torch.zeros(rows, 3), rows)
-    assert len(policy._packed._desks) == 16
+    assert len(policy._packed._row_buffers) == 16

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from srl.policies.nets.mlp import ACTIVATIONS
-from srl.policies.nets.packed import PackedTowers
+from srl.policies.nets.packed_towers import PackedTowers
 from srl.policies.nets.towers import Layers, run_towers
 
 

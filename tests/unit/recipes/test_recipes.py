@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from srl.data.spec import AgentSpec, EnvSpec
+from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
-from srl.launch.plan import make_plan, settle
+from srl.launch.plan.build import make_plan, resolve_settings
 from srl.recipes import RECIPES, find_recipe
-from srl.recipes.target import find_experiment
+from srl.recipes.target import find_experiment, for_env
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -21,7 +23,7 @@ def test_every_recipe_can_be_planned(name, layout):
     assert experiment.steps or experiment.until
     import dataclasses
 
-    settled = settle(dataclasses.replace(experiment, layout=layout), 2, "cpu")
+    settled = resolve_settings(dataclasses.replace(experiment, layout=layout), 2, "cpu")
     plan, policies = make_plan(settled, probe(settled.env), "cpu")
     assert set(policies) == set(experiment.policies)
     assert plan.workers
@@ -39,6 +41,7 @@ def test_settings_follow_the_spaces():
     assert vector.network["normalize_obs"]
     assert continuous.network["normalize_returns"]
     assert continuous.algorithm["entropy_coefficient"] == 0.0
+    assert continuous.algorithm["max_policy_age"] == vector.algorithm["max_policy_age"] == 0
     assert continuous.algorithm["learning_rate"] != vector.algorithm["learning_rate"]
     assert pixels.algorithm["clip_reward"] == "sign"
     assert "normalize_obs" not in pixels.network
@@ -52,3 +55,19 @@ def test_agents_with_equal_spaces_share_a_policy_and_others_do_not():
         "adversary_0": ("adversary_0", "adversary_1", "adversary_2"),
         "agent_0": ("agent_0",),
     }
+
+
+def test_policies_get_names_that_they_may_have_out_of_any_agents(monkeypatch):
+    tag = probe(EnvConfig(id="pettingzoo:mpe2.simple_tag_v3")).agents
+    other, one = tag["agent_0"], tag["adversary_0"]
+    odd = {"../a b": one, ".._a_b": other, "": one, "é" * 99: other}
+    spec = EnvSpec(agents=odd)
+    monkeypatch.setattr("srl.envs.registry.probe", lambda env: spec)
+    policies = for_env(EnvConfig(id="x")).policies
+    assert {name: policy.agents for name, policy in policies.items()} == {
+        "_.._a_b": ("../a b", ""),
+        "_.._a_b-2": (".._a_b", "é" * 99),
+    }
+    third = AgentSpec(obs=one.obs, action=one.action, has_action_mask=True)
+    spec = EnvSpec(agents={"é" * 99: one, "b": other, "": third})
+    assert list(for_env(EnvConfig(id="x")).policies) == ["_" * 50, "b", "_"]

@@ -2,6 +2,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from srl.errors import CheckpointError, ConfigError
-from srl.services import parts
+from srl.services import checkpoint_parts
 from srl.services.checkpoints import (
     CheckpointConfig,
     CheckpointStore,
@@ -41,8 +42,9 @@ def save(store, number, score=None, version=None, size=100):
 
 def manifest(number, score=None, version=None):
     versions = {"agent": number * 10 if version is None else version}
+    scores = {} if score is None else {"agent": score}
     return Manifest(
-        number=number, policy_versions=versions, env_steps=number * 1000, episodes=5, score=score
+        number=number, policy_versions=versions, env_steps=number * 1000, episodes=5, scores=scores
     )
 
 
@@ -62,7 +64,7 @@ def test_what_was_saved_is_loaded(tmp_path):
     found = store.find("latest")
     assert found == saved
     assert found.path.name == "000000007"
-    assert found.manifest.score == 1.5
+    assert found.manifest.scores == {"agent": 1.5}
     assert found.manifest.srl_version
     parts = store.load(found)
     assert sorted(parts) == ["actor/0", "weights.agent"]
@@ -135,13 +137,37 @@ def test_a_truncated_part_and_a_missing_part_are_noticed(tmp_path):
     assert "checkpoint 2 is corrupt: actor%2F0.safetensors is unreadable" in note
 
 
+def test_sizes_are_compared_before_anything_is_hashed(tmp_path, monkeypatch):
+    store = open_store(tmp_path)
+    with (save(store, 1).path / "weights.agent.safetensors").open("ab") as last:
+        last.write(b"more")
+    monkeypatch.setattr(
+        "srl.services.checkpoint_parts._sha256", lambda path: pytest.fail(f"{path} is read")
+    )
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint is left .* bytes instead of"):
+        store.latest_valid()
+
+
+def test_only_so_many_damaged_checkpoints_are_looked_into(tmp_path, monkeypatch):
+    monkeypatch.setattr("srl.services.checkpoints.MOST_DAMAGED", 3)
+    store = open_store(tmp_path, keep_last=9)
+    for number in range(1, 5):
+        save(store, number)
+    for number in (2, 3, 4):
+        flip(tmp_path / f"checkpoints/00000000{number}/weights.agent.safetensors", -1)
+    with pytest.raises(CheckpointError, match="none of the newest 3 checkpoints is whole"):
+        store.latest_valid()
+    shutil.rmtree(tmp_path / "checkpoints/000000004")
+    assert open_store(tmp_path).latest_valid()[0].number == 1
+
+
 def test_nothing_whole_left_is_an_error_and_nothing_at_all_is_not(tmp_path):
     store = open_store(tmp_path)
     assert store.latest_valid() == (None, "")
     flip(save(store, 1).path / "manifest.json", 20)
     with pytest.raises(CheckpointError, match=r"no whole checkpoint is left .*--fresh"):
         store.latest_valid()
-    with pytest.raises(CheckpointError, match="expected a checkpoint, got none"):
+    with pytest.raises(CheckpointError, match=r"no whole checkpoint is left .*manifest\.json"):
         store.find("latest")
 
 
@@ -163,7 +189,7 @@ def test_a_damaged_checkpoint_may_be_written_anew(tmp_path):
     flip(save(store, 2).path / "manifest.json", 20)
     assert numbers(store) == [1]
     save(store, 2, score=3.0)
-    assert store.latest_valid()[0].manifest.score == 3.0
+    assert store.latest_valid()[0].manifest.scores == {"agent": 3.0}
 
 
 def test_the_last_few_the_best_and_the_tagged_stay(tmp_path):
@@ -181,6 +207,45 @@ def test_the_last_few_the_best_and_the_tagged_stay(tmp_path):
     assert numbers(store) == [3, 7, 8], "of equal scores the newest is best"
 
 
+def test_each_policy_has_a_best_checkpoint_of_its_own(tmp_path):
+    store = open_store(tmp_path, keep_last=1)
+    played = [{"red": 9.0}, {"red": 1.0, "blue": -1.0}, {"red": 2.0, "blue": -2.0}, {}]
+    for number, scores in enumerate(played, start=1):
+        versions = {"red": number, "blue": 10 * number}
+        store.commit(
+            store.begin(number),
+            Manifest(
+                number=number, policy_versions=versions, env_steps=1, episodes=1, scores=scores
+            ),
+        )
+    assert numbers(store) == [1, 2, 4]
+    assert {policy: found.number for policy, found in store.best().items()} == {"red": 1, "blue": 2}
+    assert store.find("best:red").number == 1
+    assert store.find("best:blue").number == store.find("best", "blue").number == 2
+    assert store.find("v10:blue").number == 1
+    with pytest.raises(CheckpointError, match="no checkpoint 'v10:red'"):
+        store.find("v10:red")
+    for wrong in ("best", "best:green"):
+        with pytest.raises(CheckpointError, match=f"expected best:red or best:blue.*'{wrong}'"):
+            store.find(wrong)
+
+
+def test_each_side_of_a_policy_has_a_best_checkpoint(tmp_path):
+    store = open_store(tmp_path, keep_last=1)
+    played = [{"both/x": 0.9, "both/o": -0.9}, {"both/x": -0.5, "both/o": 0.5}, {}]
+    for number, scores in enumerate(played, start=1):
+        known = {"policy_versions": {"both": number}, "env_steps": 1, "episodes": 1}
+        store.commit(store.begin(number), Manifest(number=number, scores=scores, **known))
+    assert numbers(store) == [1, 2, 3]
+    assert store.find("best:both/x").number == 1
+    assert store.find("best:both/o", "both").number == 2
+    for wrong in ("best", "best:both", "best:both/y"):
+        with pytest.raises(CheckpointError, match="expected best:both/x or best:both/o, because"):
+            store.find(wrong)
+    with pytest.raises(CheckpointError, match=r"expected best:both, because .* 'best:x'"):
+        store.find("best:x")
+
+
 def test_keep_best_may_be_off(tmp_path):
     store = open_store(tmp_path, keep_last=1, keep_best=False)
     for number, score in ((1, 9.0), (2, 1.0)):
@@ -195,25 +260,49 @@ def test_a_tag_moves_and_has_a_name_of_its_own(tmp_path):
     assert store.find("good").number == 2
     save(store, 3)
     assert numbers(store) == [2, 3]
-    for wrong in ("best", "latest", "12", "../x", ""):
+    for wrong in ("best", "latest", "12", "v12", "../x", ""):
         with pytest.raises(CheckpointError, match="tag: expected"):
             store.tag(store.find("latest"), wrong)
 
 
-def test_find_by_number_then_policy_version_with_nearest_names(tmp_path):
+def test_a_number_and_a_policy_version_are_named_differently(tmp_path):
     store = open_store(tmp_path)
     save(store, 1, version=2)
     store.tag(save(store, 2, version=40), "final")
     assert store.find("1").number == 1
-    assert store.find("2").number == 2, "a number comes before a version"
-    assert store.find("40").number == 2
+    assert store.find("2").number == 2
+    assert store.find("v2").number == 1
+    assert store.find("v40").number == 2
+    assert store.find("final").number == 2
+    with pytest.raises(CheckpointError, match=r"'40': that is a policy version.* 'v40'"):
+        store.find("40")
+    with pytest.raises(CheckpointError, match=r"no checkpoint 'v1': .*1 \(v2\), 2 \(v40\)"):
+        store.find("v1")
+    with pytest.raises(CheckpointError, match=r"no checkpoint '77': .*1 \(v2\), 2 \(v40\)"):
+        store.find("77")
+
+
+def test_a_version_is_that_of_the_policy_that_is_asked_for(tmp_path):
+    store = open_store(tmp_path)
+    for number, versions in ((1, {"red": 10, "blue": 20}), (2, {"red": 20, "blue": 30})):
+        folder = store.begin(number)
+        manifest = Manifest(number=number, policy_versions=versions, env_steps=1, episodes=0)
+        store.commit(folder, manifest)
+    assert store.find("v20", "red").number == 2
+    assert store.find("v20", "blue").number == 1
+    assert store.find("v10", "frozen").number == 1
+    with pytest.raises(CheckpointError, match="no checkpoint 'v10'"):
+        store.find("v10", "blue")
+
+
+def test_a_name_that_no_checkpoint_has_is_answered_with_the_nearest(tmp_path):
+    store = open_store(tmp_path)
+    store.tag(save(store, 2, version=40), "final")
     with pytest.raises(CheckpointError, match="no checkpoint 'lastest': did you mean 'latest'"):
         store.find("lastest")
     with pytest.raises(CheckpointError, match="did you mean 'final'"):
         store.find("finale")
-    with pytest.raises(CheckpointError, match=r"no checkpoint '77'.*numbers 1 to 2"):
-        store.find("77")
-    with pytest.raises(CheckpointError, match="no checkpoint has a score yet"):
+    with pytest.raises(CheckpointError, match="no checkpoint has a score of policy 'agent' yet"):
         store.find("best")
 
 
@@ -267,6 +356,18 @@ def test_an_aborted_checkpoint_is_gone_and_its_workers_are_told(tmp_path):
         write_part(folder, "actor/0", STATE)
     with pytest.raises(CheckpointError, match="cannot write checkpoint 1"):
         store.commit(folder, manifest(1))
+
+
+def test_a_checkpoint_that_is_aborted_while_a_part_is_written_is_no_full_disk(
+    tmp_path, monkeypatch
+):
+    store = open_store(tmp_path)
+    folder = store.begin(1)
+    sync = checkpoint_parts.sync
+    monkeypatch.setattr(checkpoint_parts, "sync", lambda path: (sync(path), store.abort(folder)))
+    with pytest.raises(CheckpointError, match="this one took too long") as caught:
+        write_part(folder, "actor/0", STATE)
+    assert "space" not in str(caught.value)
 
 
 @pytest.fixture
@@ -354,7 +455,7 @@ def test_a_part_whose_writer_died_over_it_is_none(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(parts, "save_state", dies)
+    monkeypatch.setattr(checkpoint_parts, "save_state", dies)
     with pytest.raises(KeyboardInterrupt):
         write_part(folder, "actor/0", STATE)
     made = store.commit(folder, manifest(1))
@@ -373,7 +474,7 @@ def test_a_folder_that_is_taken_for_a_dead_ones_before_it_is_locked_is_made_agai
         open_store(tmp_path)
         return flock(file, operation)
 
-    monkeypatch.setattr(parts.fcntl, "flock", late)
+    monkeypatch.setattr(checkpoint_parts.fcntl, "flock", late)
     folder = store.begin(1)
     write_part(folder, "actor/0", STATE)
     open_store(tmp_path)

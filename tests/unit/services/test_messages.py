@@ -5,6 +5,7 @@ from srl.services.messages import Episodes, Evaluation, Note, Update, decode, en
 
 MESSAGES = [
     Episodes("actor/0", "agent", [1.0, 2.5], [10, 20], {"goals": [1.0, 0.0]}),
+    Episodes("actor/0", "agent", [1.0, 2.5], [10, 20], {}, [1, 0]),
     Update("trainer/0", "agent", 7, 4096, 8192, 0.5, 2.0, 0.1, {"loss": 0.25}),
     Evaluation("evaluator/0", "agent", 3, 3, [500.0], [500]),
     Note("actor/1", "warning", "slow reset"),

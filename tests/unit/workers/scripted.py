@@ -20,9 +20,9 @@ from srl.data.trajectory import TrajectorySpec, from_tree, to_tree
 from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.protocol import EnvConfig, EnvGroup
 from srl.envs.registry import make_group
-from srl.services.board import Board
 from srl.services.metrics_client import InlineMetrics
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.services.worker_stats import StatsTable
 from srl.streams.inference import (
     InferenceClient,
     InferenceServer,
@@ -31,7 +31,7 @@ from srl.streams.inference import (
 )
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
 from srl.workers.actor import ActorWorker, Group
-from srl.workers.lane import Lane
+from srl.workers.agent_batch import AgentBatch
 from srl.workers.worker import Wait
 
 EXTRAS = {"id": ArraySpec(dtype="int64")}
@@ -44,7 +44,7 @@ class Setup:
 
     env: str = "srl.testing.envs:ScriptedEnv"
     env_args: dict[str, Any] = field(default_factory=dict)
-    lanes: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("agent",)})
+    policy_agents: dict[str, tuple[str, ...]] = field(default_factory=lambda: {"main": ("agent",)})
     num_envs: int = 2
     num_groups: int = 1
     length: int = 4
@@ -160,19 +160,20 @@ class Play:
         self._next_id = 0
         config = EnvConfig(id=setup.env, args=setup.env_args)
         self.records = [
-            {policy: LaneRecord() for policy in setup.lanes} for _ in range(setup.num_groups)
+            {policy: LaneRecord() for policy in setup.policy_agents}
+            for _ in range(setup.num_groups)
         ]
         groups = [
             make_group(
                 config,
                 num_envs=setup.num_envs,
-                lanes=setup.lanes,
+                policy_agents=setup.policy_agents,
                 on_call=lambda call, index: None,
             )
             for _ in range(setup.num_groups)
         ]
         self.env_spec = groups[0].spec
-        self.versions = dict.fromkeys(setup.lanes, 0)
+        self.versions = dict.fromkeys(setup.policy_agents, 0)
         self.episodes: list[Any] = []
         self.calls: list[tuple[str, int]] = []
         self._open_streams(arena)
@@ -182,14 +183,14 @@ class Play:
             [
                 Group(
                     self._recording(envs, index),  # type: ignore[arg-type]
-                    [self._lane(index, policy, several) for policy in setup.lanes],
+                    [self._lane(index, policy, several) for policy in setup.policy_agents],
                     seed=setup.seed + 100 * index,
                 )
                 for index, envs in enumerate(groups)
             ],
             InlineMetrics(self.episodes.append),
         )
-        self.actor.row = Board(arena, ("actor/0",)).rows["actor/0"]
+        self.actor.stats = StatsTable(arena, ("actor/0",)).rows["actor/0"]
 
     def _recording(self, envs: EnvGroup, index: int) -> RecordingGroup:
         if self.setup.background:
@@ -204,23 +205,23 @@ class Play:
         self.sources: dict[str, SampleSource] = {}
         self.writers: dict[str, ParameterWriter] = {}
         self.readers: dict[str, ParameterReader] = {}
-        self._taken: dict[str, int] = dict.fromkeys(setup.lanes, 0)
-        for policy, agents in setup.lanes.items():
+        self._taken: dict[str, int] = dict.fromkeys(setup.policy_agents, 0)
+        for policy, agents in setup.policy_agents.items():
             rows = setup.num_envs * len(agents)
             agent = self._agent(agents[0])
-            asking = InferenceSpec(
+            request_sender = InferenceSpec(
                 name=policy,
                 agent=agent,
                 extras=EXTRAS,
                 policy_state=STATE,
                 rows=rows,
-                lanes_per_client=setup.num_groups,
+                slots_per_client=setup.num_groups,
                 clients=("here",),
                 servers=("here",),
             )
-            create_inference(asking, arena)
-            self.clients[policy] = InferenceClient(asking, arena, 0)
-            self.servers[policy] = InferenceServer(asking, arena, 0)
+            create_inference(request_sender, arena)
+            self.clients[policy] = InferenceClient(request_sender, arena, 0)
+            self.servers[policy] = InferenceServer(request_sender, arena, 0)
             stream = SampleSpec(
                 name=policy,
                 trajectory=TrajectorySpec(
@@ -230,7 +231,7 @@ class Play:
                     agent=agent,
                     extras=EXTRAS,
                     policy_state=STATE,
-                    env_state=self.env_spec.state,
+                    env_state=self.env_spec.env_state,
                     burn_in=setup.burn_in,
                     state_every=setup.state_every,
                     cut=setup.cut,  # type: ignore[arg-type]
@@ -239,7 +240,7 @@ class Play:
                 slots=2 * setup.num_groups,
                 writers=("here",),
                 readers=("here",),
-                items_per_batch=setup.num_groups,
+                fragments_per_batch=setup.num_groups,
                 max_policy_age=setup.age,
             )
             create_sample(stream, arena)
@@ -259,9 +260,9 @@ class Play:
         )
         return msgspec.structs.replace(agent, obs=obs)
 
-    def _lane(self, index: int, policy: str, several: bool) -> Lane:
-        agents = self.setup.lanes[policy]
-        return Lane(
+    def _lane(self, index: int, policy: str, several: bool) -> AgentBatch:
+        agents = self.setup.policy_agents[policy]
+        return AgentBatch(
             index=index,
             policy=policy,
             agent=self._agent(agents[0]),
@@ -280,8 +281,8 @@ class Play:
         """Until every lane has written so many fragments."""
         for _ in range(100_000):
             result = self.actor.step()
-            served = [self._serve(policy) for policy in self.setup.lanes]
-            consumed = [self._consume(policy) for policy in self.setup.lanes]
+            served = [self._serve(policy) for policy in self.setup.policy_agents]
+            consumed = [self._consume(policy) for policy in self.setup.policy_agents]
             if all(
                 len(record.fragments) >= fragments
                 for group in self.records
@@ -295,13 +296,13 @@ class Play:
     def _serve(self, policy: str) -> bool:
         server = self.servers[policy]
         # Not always all at once, and not always at once.
-        lanes = server.poll(int(self._random.integers(0, 4)))
-        if not lanes:
+        slots = server.poll(int(self._random.integers(0, 4)))
+        if not slots:
             return False
-        request, counts = server.gather(lanes)
+        request, counts = server.gather(slots)
         rows = len(request.is_first)
         obs = [leaf.copy() for leaf in leaves(request.obs)]
-        fed = np.where(request.is_first[:, None], 0.0, request.state["h"])
+        fed = np.where(request.is_first[:, None], 0.0, request.policy_state["h"])
         seen = np.stack([leaf.reshape(rows, -1).sum(1) for leaf in obs], 1).sum(1)
         state = np.stack([fed[:, 0] + 1, fed[:, 1] * 0.5 + seen], 1)
         action = self._actions(rows, request.action_mask)
@@ -309,15 +310,15 @@ class Play:
         self._next_id += rows
         version = self.versions[policy]
         at = 0
-        for lane, count in zip(lanes, counts, strict=True):
-            record = self.records[lane][policy]
-            needs = self.actor._lane_of[policy, lane].needs
+        for slot, count in zip(slots, counts, strict=True):
+            record = self.records[slot][policy]
+            needs = self.actor._batch_of[policy, slot].needs
             for i in range(count):
                 asked = Asked(
                     tick=len(record.ticks) - 1,
                     row=i if needs is None else int(needs[i]),
                     obs=[leaf[at] for leaf in obs],
-                    fed=request.state["h"][at].copy(),
+                    fed=request.policy_state["h"][at].copy(),
                     is_first=bool(request.is_first[at]),
                     state=state[at],
                     action=int(action[at]),
@@ -327,7 +328,7 @@ class Play:
                 record.executed.setdefault(asked.tick, {})[asked.row] = asked
                 at += 1
         reply = InferenceReply(action, {"h": state}, {"id": ids}, version)
-        server.answer(lanes, counts, reply)
+        server.answer(slots, counts, reply)
         return True
 
     def _actions(self, rows: int, mask: np.ndarray | None) -> np.ndarray:

@@ -67,7 +67,7 @@ def team_setups(draw: st.DrawFn, env: str) -> Setup:
     cut = draw(st.sampled_from(["fixed", "fixed", "episode"]))
     return Setup(
         env=env,
-        lanes=draw(st.sampled_from([ONE_TEAM, TWO_TEAMS])),
+        policy_agents=draw(st.sampled_from([ONE_TEAM, TWO_TEAMS])),
         num_envs=1 if cut == "episode" else draw(st.integers(1, 3)),
         num_groups=draw(st.integers(1, 2)) if cut == "fixed" else 1,
         cut=cut,
@@ -291,12 +291,12 @@ def check_sum_of_rewards(play: Play, group: int, policy: str, record: LaneRecord
     """What the environments paid for actions is what comes out, fragments and open one together."""
     setup = play.setup
     out = sum(float(f.reward[setup.burn_in : length - 1].sum()) for f, length in record.fragments)
-    lane = play.actor._lane_of[policy, group]
-    assert lane.writer is not None
-    if lane.writer.is_open:
-        slot, end = lane.writer.slot, lane.writer.tick + 1
+    batch = play.actor._batch_of[policy, group]
+    assert batch.writer is not None
+    if batch.writer.is_open:
+        slot, end = batch.writer.slot, batch.writer.tick + 1
     else:
-        slot, end = lane.writer._carry, setup.burn_in + 1
+        slot, end = batch.writer._carry, setup.burn_in + 1
     out += float(slot.reward[setup.burn_in : end].sum())
     paid = sum(
         reward for row in range(record.ticks[0].turn.size) for _, reward in earned(record, row)
@@ -325,7 +325,9 @@ def check_ticks(play: Play, record: LaneRecord) -> None:
                 assert_same(stored[t + depth][same], shown[same])
             if step.action_mask is not None:
                 assert_same(fragment.action_mask[t][same], step.action_mask[same])
-            for stored, shown in zip(leaves(fragment.state), leaves(step.state), strict=True):
+            for stored, shown in zip(
+                leaves(fragment.env_state), leaves(step.env_state), strict=True
+            ):
                 assert_same(stored[t], shown)
         advance = length - 1 - setup.burn_in
         first, start = start, start + advance + cuts(setup, fragment, length)
@@ -371,7 +373,7 @@ def test_a_single_tick_fragment() -> None:
 
 def test_actions_that_wait_for_their_reward_are_moved_at_all() -> None:
     """The turn-based cases above are not vacuous: actions do move across cuts."""
-    setup = Setup(env=AEC, lanes=ONE_TEAM, num_envs=2, length=2)
+    setup = Setup(env=AEC, policy_agents=ONE_TEAM, num_envs=2, length=2)
     with played(setup, "inline", fragments=30) as play:
         record = play.records[0]["all"]
         moved = 0

@@ -9,11 +9,11 @@ from srl.data.records import Snapshot
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import make_group, probe
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.services.board import Board
 from srl.services.messages import Evaluation
+from srl.services.worker_stats import StatsTable
 from srl.workers.configs import EvaluatorConfig
 from srl.workers.evaluator import EvaluatorWorker
-from srl.workers.worker import Current, Host
+from srl.workers.worker import CurrentWorker, ProcessLoop
 
 CARTPOLE = EnvConfig(id="CartPole-v1")
 
@@ -38,22 +38,26 @@ class Sent(list[Evaluation]):
 
 def test_no_environment_is_in_a_call_when_an_evaluation_is_over() -> None:
     """In `serial` nobody else would say so, and a call that takes too long ends the run."""
-    board = Board(HeapArena(), ("evaluator/0",))
-    row = board.rows["evaluator/0"]
+    stats_table = StatsTable(HeapArena(), ("evaluator/0",))
+    row = stats_table.rows["evaluator/0"]
     policy = ActorCritic(probe(CARTPOLE).agents["agent"], ActorCriticConfig())
-    lanes = {"default": ("agent",)}
+    policy_agents = {"default": ("agent",)}
     sent = Sent()
     worker = EvaluatorWorker(
         "evaluator/0",
-        envs=make_group(CARTPOLE, num_envs=2, lanes=lanes, on_call=cast(Any, row.enter)),
+        envs=make_group(
+            CARTPOLE, num_envs=2, policy_agents=policy_agents, on_call=cast(Any, row.enter)
+        ),
         policies={"default": policy},
         parameters={"default": cast(Any, Reader(policy))},
         metrics=cast(Any, sent),
         config=EvaluatorConfig(count=1, episodes=2),
         seed=1,
     )
-    worker.row = row
-    host = Host([worker], board, cast(Any, None), lambda worker, number: None, Current(""))
+    worker.stats = row
+    host = ProcessLoop(
+        [worker], stats_table, cast(Any, None), lambda worker, number: None, CurrentWorker("")
+    )
     while not sent:
         host.round()
         assert row.activity == "running"

@@ -22,5 +22,5 @@ def test_what_cannot_be_closed_is_made_anew_all_the_same() -> None:
     config = EnvConfig(id="x", failure_steps=10, max_failures=1)
     group = Group(cast(EnvGroup, Broken()), [], 0, lambda: other, config)
     group.ticks = 10
-    assert group.begin_again()
+    assert group.restart()
     assert group.envs is other

@@ -12,30 +12,32 @@ from scripted import Play, Setup
 from srl.arena.arena import HeapArena
 from srl.data.records import Snapshot
 from srl.errors import EnvError, SharedMemoryError
-from srl.launch.hosting import close_workers
-from srl.services.board import Board
+from srl.launch.process.build import close_workers
 from srl.services.messages import Episodes
 from srl.services.metrics_client import MetricsServer, SocketMetrics
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.workers.policy import Served
+from srl.services.worker_stats import StatsTable
+from srl.workers.policy import ServedPolicy
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, Current, Host, Progress, Wait, Worker
+from srl.workers.worker import DONE, MADE, CurrentWorker, ProcessLoop, StepResult, Wait, Worker
 
 
 class Scripted(Worker):
     """Returns what it was told, one result a step."""
 
-    def __init__(self, name: str, results: list[Progress | Wait], board: Board) -> None:
+    def __init__(
+        self, name: str, results: list[StepResult | Wait], stats_table: StatsTable
+    ) -> None:
         self.name = name
         self.results = results
-        self.row = board.rows[name]
+        self.stats = stats_table.rows[name]
         self.closed = False
 
     @classmethod
     def build(cls, context: Context) -> Scripted:
         raise NotImplementedError
 
-    def step(self) -> Progress | Wait:
+    def step(self) -> StepResult | Wait:
         return self.results.pop(0)
 
     def close(self) -> None:
@@ -43,7 +45,7 @@ class Scripted(Worker):
 
 
 class Recording:
-    """A bell that says how long it was told to wait."""
+    """A wake-up pipe that says how long it was told to wait."""
 
     def __init__(self) -> None:
         self.waited: list[float] = []
@@ -53,31 +55,37 @@ class Recording:
         return True
 
 
-def host_of(**scripts: list[Progress | Wait]) -> tuple[Host, Board, Recording, list[str]]:
-    board, bell = Board(HeapArena(), tuple(scripts)), Recording()
+def host_of(
+    **scripts: list[StepResult | Wait],
+) -> tuple[ProcessLoop, StatsTable, Recording, list[str]]:
+    stats_table, wake_pipe = StatsTable(HeapArena(), tuple(scripts)), Recording()
     written: list[str] = []
-    workers = [Scripted(name, results, board) for name, results in scripts.items()]
-    host = Host(
-        workers, board, bell, lambda worker, n: written.append(worker.name), Current("here")
+    workers = [Scripted(name, results, stats_table) for name, results in scripts.items()]
+    host = ProcessLoop(
+        workers,
+        stats_table,
+        wake_pipe,
+        lambda worker, n: written.append(worker.name),
+        CurrentWorker("here"),
     )
-    return host, board, bell, written
+    return host, stats_table, wake_pipe, written
 
 
 def test_a_host_sleeps_only_when_no_worker_gets_on() -> None:
-    host, board, bell, _ = host_of(
+    host, stats_table, wake_pipe, _ = host_of(
         a=[Wait("samples"), MADE, Wait("samples"), DONE],
         b=[MADE, Wait("slots"), Wait("slots", 0.25), DONE],
     )
     host.run()
-    assert bell.waited == [0.25], "once, for the shortest of their times"
+    assert wake_pipe.waited == [0.25], "once, for the shortest of their times"
     assert host.done
-    assert board.rows["a"].activity == "finished"
+    assert stats_table.rows["a"].activity == "finished"
 
 
 def test_time_is_counted_for_what_was_waited_for() -> None:
-    host, board, _, _ = host_of(a=[Wait("samples"), Wait("strange"), MADE, DONE])
+    host, stats_table, _, _ = host_of(a=[Wait("samples"), Wait("strange"), MADE, DONE])
     host.run()
-    row = board.rows["a"]
+    row = stats_table.rows["a"]
     assert row.get("wait_samples") > 0
     assert row.get("wait_other") > 0
     assert row.get("wait_slots") == 0
@@ -86,33 +94,33 @@ def test_time_is_counted_for_what_was_waited_for() -> None:
 
 
 def test_a_stop_ends_the_loop_and_the_asked_for_checkpoint_is_still_written() -> None:
-    host, board, _, written = host_of(a=[MADE] * 100, b=[MADE] * 100)
-    board.checkpoint = 3
-    board.stop = True
+    host, stats_table, _, written = host_of(a=[MADE] * 100, b=[MADE] * 100)
+    stats_table.checkpoint = 3
+    stats_table.stop = True
     host.run()
     assert written == ["a", "b"]
-    assert board.rows["b"].get("checkpoint") == 3
+    assert stats_table.rows["b"].get("checkpoint") == 3
     assert host.workers[0].stopping()
 
 
 def test_a_process_that_is_to_leave_does_so_while_the_run_goes_on() -> None:
-    host, board, _, _ = host_of(a=[MADE] * 100)
+    host, stats_table, _, _ = host_of(a=[MADE] * 100)
     rounds = iter([False, False, True])
     host.leaving = lambda: next(rounds)
     host.run()
     assert len(host.workers[0].results) == 98  # type: ignore[attr-defined]
-    assert not board.stop
+    assert not stats_table.stop
 
 
 def test_where_others_may_come_back_a_worker_without_them_waits() -> None:
-    host, board, _, _ = host_of(a=[DONE, DONE, MADE, Wait("samples")])
-    host.stays = True
+    host, stats_table, _, _ = host_of(a=[DONE, DONE, MADE, Wait("samples")])
+    host.waits_for_return = True
     assert host.round() is not None
     assert host.waiting() == {"a": "workers"}
     assert host.round() is not None
     assert host.round() is None
     assert not host.done
-    assert board.rows["a"].get("wait_workers") > 0
+    assert stats_table.rows["a"].get("wait_workers") > 0
 
 
 def test_an_idle_host_says_what_its_workers_wait_for() -> None:
@@ -121,11 +129,12 @@ def test_an_idle_host_says_what_its_workers_wait_for() -> None:
     assert host.waiting() == {"a": "samples", "b": "slots"}
 
 
-def test_every_worker_is_closed_even_if_one_fails_to() -> None:
+@pytest.mark.parametrize("error", [EnvError, SystemExit])
+def test_every_worker_is_closed_even_if_one_fails_to(error: type[BaseException]) -> None:
     host, _, _, _ = host_of(a=[], b=[])
 
     def fail() -> None:
-        raise EnvError("it does not close")
+        raise error("it does not close")
 
     host.workers[0].close = fail  # type: ignore[method-assign]
     close_workers(host.workers)
@@ -134,7 +143,7 @@ def test_every_worker_is_closed_even_if_one_fails_to() -> None:
 
 def test_the_board_is_shared_by_all_who_name_the_same_workers() -> None:
     arena = HeapArena()
-    mine, theirs = Board(arena, ("a", "b")), Board(arena, ("a", "b"))
+    mine, theirs = StatsTable(arena, ("a", "b")), StatsTable(arena, ("a", "b"))
     mine.rows["b"].enter("step", 7)
     mine.rows["b"].add("count_env_steps", 5)
     mine.stop = True
@@ -193,22 +202,24 @@ def test_an_actor_goes_on_exactly_from_its_state() -> None:
     memory = whole.arena.state()  # type: ignore[union-attr]
     assert whole.actor.restorable
     groups = state["groups"]
-    lanes = [lane for group in groups for lane in group["lanes"]]
-    assert any(lane["writer"]["open"] is not None for lane in lanes)
+    batches = [batch for group in groups for batch in group["agent_batches"]]
+    assert any(batch["writer"]["open"] is not None for batch in batches)
     other = Play(Setup(num_envs=2, num_groups=2, length=5, burn_in=2, stack=2, seed=3))
     other.arena.restore(memory)  # type: ignore[union-attr]
     for group, saved in zip(other.actor.groups, groups, strict=True):
-        for lane, kept in zip(group.lanes, saved["lanes"], strict=True):
-            lane.restore(kept)
-            mine = next(x for x in whole.actor.groups if lane.index == x.lanes[0].index).lanes[0]
-            assert lane.phase == mine.phase
-            assert lane.writer is not None
+        for batch, kept in zip(group.batches, saved["agent_batches"], strict=True):
+            batch.restore(kept)
+            mine = next(x for x in whole.actor.groups if batch.index == x.batches[0].index).batches[
+                0
+            ]
+            assert batch.phase == mine.phase
+            assert batch.writer is not None
             assert mine.writer is not None
-            assert lane.writer.is_open == mine.writer.is_open
-            if lane.writer.is_open:
-                assert lane.writer.tick == mine.writer.tick
-                np.testing.assert_array_equal(lane.writer.slot.reward, mine.writer.slot.reward)
-            np.testing.assert_array_equal(lane.policy_state["h"], mine.policy_state["h"])
+            assert batch.writer.is_open == mine.writer.is_open
+            if batch.writer.is_open:
+                assert batch.writer.tick == mine.writer.tick
+                np.testing.assert_array_equal(batch.writer.slot.reward, mine.writer.slot.reward)
+            np.testing.assert_array_equal(batch.policy_state["h"], mine.policy_state["h"])
     whole.close()
     other.close()
 
@@ -224,7 +235,7 @@ def test_a_policy_worker_copies_weights_only_when_they_moved() -> None:
     shapes = {name: (tuple(t.shape), "float32") for name, t in policy.state_dict().items()}
     spec = ParameterSpec(policy="p", shapes=shapes)
     writer, reader = ParameterWriter(spec, arena), CountingReader(spec, arena)
-    served = Served("p", policy, None, reader, torch.Generator(), torch.device("cpu"))  # type: ignore[arg-type]
+    served = ServedPolicy("p", policy, None, reader, torch.Generator(), torch.device("cpu"))  # type: ignore[arg-type]
     weights = {"weight": np.full((1, 2), 3.0, np.float32), "bias": np.zeros(1, np.float32)}
     for version in (0, 1):
         writer.publish(Snapshot(version, weights))
@@ -260,7 +271,8 @@ def test_episodes_of_thousands_of_environments_all_arrive(tmp_path: Path) -> Non
     server, client = MetricsServer(tmp_path), SocketMetrics(tmp_path)
     count = 40_000
     returns = [float(i) for i in range(count)]
-    client.episodes("actor/0", "p", returns, list(range(count)), {"score": list(returns)})
+    agents = [i % 3 for i in range(count)]
+    client.episodes("actor/0", "p", returns, list(range(count)), {"score": list(returns)}, agents)
     got: list[Episodes] = []
     for _ in range(1000):
         client.flush()
@@ -270,6 +282,7 @@ def test_episodes_of_thousands_of_environments_all_arrive(tmp_path: Path) -> Non
     assert [x for message in got for x in message.returns] == returns
     assert [x for message in got for x in message.lengths] == list(range(count))
     assert [x for message in got for x in message.metrics["score"]] == returns
+    assert [x for message in got for x in message.agents] == [i % 3 for i in range(count)]
     client.close()
     server.close()
 

@@ -13,11 +13,11 @@ from srl.data.tree import Tree
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.experiment import Experiment, Graph, WorkerGroup
-from srl.launch.plan import make_plan, settle
-from srl.services.board import Board
+from srl.launch.plan.build import make_plan, resolve_settings
 from srl.services.metrics_client import InlineMetrics
+from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, create_sample
-from srl.streams.sample_books import ledger
+from srl.streams.sample_accounting import account
 from srl.workers.actor import ActorConfig
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context
@@ -56,11 +56,13 @@ class Bench:
             dataflow=f"{__file__}:with_doubler",
             layout="serial",
         )
-        self.plan, _ = make_plan(settle(experiment, 1, "cpu"), probe(env), "cpu")
+        self.plan, _ = make_plan(resolve_settings(experiment, 1, "cpu"), probe(env), "cpu")
         self.arena = HeapArena()
         for stream in self.plan.samples.values():
             create_sample(stream.spec, self.arena)
-        self.board = Board(self.arena, tuple(worker.name for worker in self.plan.workers))
+        self.stats_table = StatsTable(
+            self.arena, tuple(worker.name for worker in self.plan.workers)
+        )
         self.first = self.plan.samples["default"].spec
         self.second = self.plan.samples["default/doubler"].spec
         self.sink = SampleSink(self.first, self.arena, 0)
@@ -69,18 +71,18 @@ class Bench:
 
     def make(self) -> Relabeller:
         (worker,) = [w for w in self.plan.workers if w.group == "doubler"]
-        row = self.board.rows[worker.name]
+        row = self.stats_table.rows[worker.name]
         context = Context(
             plan=self.plan,
             worker=worker,
-            row=row,
+            stats=row,
             metrics=InlineMetrics(lambda message: None),
             shared=self.arena,
             local=self.arena,
             run_dir=Path(),
         )
         relabeller = Doubler.build(context)
-        relabeller.row = row
+        relabeller.stats = row
         return relabeller
 
     def write(self, reward: float) -> None:
@@ -125,8 +127,8 @@ def test_fragments_arrive_changed_and_in_order(bench: Bench) -> None:
     assert bench.relabeller.step() is MADE
     assert bench.relabeller.step() is MADE
     assert [bench.read(), bench.read()] == [2.0, 4.0]
-    assert ledger(bench.first, bench.arena).consumed == 2
-    assert ledger(bench.second, bench.arena).produced == 2
+    assert account(bench.first, bench.arena).consumed == 2
+    assert account(bench.second, bench.arena).produced == 2
 
 
 def test_a_full_stream_holds_it_back_and_nothing_is_lost(bench: Bench) -> None:
@@ -135,10 +137,10 @@ def test_a_full_stream_holds_it_back_and_nothing_is_lost(bench: Bench) -> None:
         assert bench.relabeller.step() is MADE
     bench.write(9.0)
     assert waits_for(bench.relabeller.step()) == "slots"
-    assert ledger(bench.first, bench.arena).in_flight == 1
+    assert account(bench.first, bench.arena).in_flight == 1
     assert bench.read() == 0.0
     assert bench.relabeller.step() is MADE
-    assert ledger(bench.first, bench.arena).in_flight == 0
+    assert account(bench.first, bench.arena).in_flight == 0
 
 
 def test_it_ends_when_writers_have_left_and_all_is_passed_on(bench: Bench) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from srl.algorithms.ranks import GroupBroken
+from srl.algorithms.collective import CollectiveBroken
 from srl.arena.shm import RunFolder, ShmArena
-from srl.workers.shared_ranks import SLOT_BYTES, SharedRanks
+from srl.distributed.shared_memory import SLOT_BYTES, SharedMemoryCollective
 
-Do = Callable[[SharedRanks], Any]
+Do = Callable[[SharedMemoryCollective], Any]
 
 
 class Group:
@@ -25,14 +25,16 @@ class Group:
         self.stopping = [False] * count
         self.arenas = [ShmArena(folder.path, process) for process in processes]
         self.ranks = [
-            SharedRanks(arena, "sums", processes, rank, self.look, lambda r=rank: self.stopping[r])
+            SharedMemoryCollective(
+                arena, "sums", processes, rank, self.look, lambda r=rank: self.stopping[r]
+            )
             for rank, arena in enumerate(self.arenas)
         ]
         self.ended = False
 
     def look(self, waited: float) -> None:
         if self.ended or waited > 30:
-            raise GroupBroken("the test has ended it")
+            raise CollectiveBroken("the test has ended it")
 
     def all(self, do: Do) -> list[Any]:
         """What each rank gets, all at once."""
@@ -81,7 +83,7 @@ def test_all_ranks_get_the_same_sum(make: Make, count: int, size: int) -> None:
 def test_many_turns_in_a_row_are_kept_apart(make: Make) -> None:
     group = make(2)
 
-    def run(ranks: SharedRanks) -> list[float]:
+    def run(ranks: SharedMemoryCollective) -> list[float]:
         # Sizes differ, so that numbers of an earlier turn are still in the slot.
         return [
             float(ranks.sum(torch.full((1 + 7 * (turn % 5),), float(turn + ranks.rank))).sum())
@@ -138,7 +140,9 @@ def test_its_memory_is_there_before_it_is_used() -> None:
     folder = RunFolder()
     arena = ShmArena(folder.path, "trainer-0", lazy=True)
     try:
-        SharedRanks(arena, "sums", ["trainer-0", "b"], 0, lambda _: None, lambda: False).close()
+        SharedMemoryCollective(
+            arena, "sums", ["trainer-0", "b"], 0, lambda _: None, lambda: False
+        ).close()
         taken = arena.path("sums").stat()
     finally:
         arena.close()
@@ -149,5 +153,5 @@ def test_its_memory_is_there_before_it_is_used() -> None:
 def test_a_rank_leaves_a_sum_whose_group_has_ended(make: Make) -> None:
     group = make(2)
     group.ended = True
-    with pytest.raises(GroupBroken, match="has ended it"):
+    with pytest.raises(CollectiveBroken, match="has ended it"):
         group.ranks[0].sum(torch.ones(2))

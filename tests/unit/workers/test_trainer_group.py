@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from srl.algorithms.ranks import GroupBroken
+from srl.algorithms.collective import CollectiveBroken
 from srl.arena.arena import Arena, HeapArena
-from srl.arena.shm import RunFolder, ShmArena, make_bell
-from srl.services.trainers import BatchNumbers, Standing, Trainers
+from srl.arena.shm import RunFolder, ShmArena, make_wake_pipe
+from srl.distributed.torch_distributed import TorchCollective
+from srl.services.trainer_table import BatchNumbers, RankProgress, TrainerTable
 from srl.workers.trainer_group import TrainerGroup
-from srl.workers.wired_ranks import WiredRanks
 
 
 class Sum:
@@ -52,8 +52,8 @@ class Group:
         return self.work
 
 
-def rank(work: Sum, look: Callable[[float], None] = lambda waited: None) -> WiredRanks:
-    return WiredRanks(Group(work), 0, 2, "cpu", look, lambda: False)
+def rank(work: Sum, look: Callable[[float], None] = lambda waited: None) -> TorchCollective:
+    return TorchCollective(Group(work), 0, 2, "cpu", look, lambda: False)
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
@@ -63,20 +63,20 @@ def test_a_sum_that_ends_just_after_a_wait_has_timed_out_counts(looks: int) -> N
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
 def test_a_sum_that_fails_breaks_the_group_with_its_reason(looks: int) -> None:
-    with pytest.raises(GroupBroken, match="closed by peer"):
+    with pytest.raises(CollectiveBroken, match="closed by peer"):
         rank(Sum(looks, "Connection closed by peer")).sum(torch.ones(2))
 
 
 def test_a_rank_leaves_a_sum_that_does_not_end_when_the_group_has() -> None:
     def look(waited: float) -> None:
-        raise GroupBroken("another group is being formed")
+        raise CollectiveBroken("another group is being formed")
 
-    with pytest.raises(GroupBroken, match="another group"):
+    with pytest.raises(CollectiveBroken, match="another group"):
         rank(Sum(1000), look).sum(torch.ones(2))
 
 
 NOTHING = BatchNumbers(0, 0, 0, 0, 0)
-STANDING = Standing(holds=0, due=0, published=0, env_steps=0, agent_steps=0)
+STANDING = RankProgress(holds=0, due=0, published=0, env_steps=0, agent_steps=0)
 
 
 class Pair:
@@ -103,7 +103,7 @@ class Pair:
         """The group ends, as it does when a connection fails; how long each rests then."""
         for group in self.groups:
             group.give_up()
-        return [group.rest_seconds for group in self.groups]
+        return [group.pause_seconds for group in self.groups]
 
 
 def test_ranks_whose_connections_keep_failing_rest_longer_each_time() -> None:
@@ -115,7 +115,7 @@ def test_ranks_whose_connections_keep_failing_rest_longer_each_time() -> None:
         pair.now += max(rests[-1])
     assert [first for first, _ in rests] == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
     assert all(first == second for first, second in rests)
-    assert pair.groups[0].rest_seconds == 0.0, "it is over by now"
+    assert pair.groups[0].pause_seconds == 0.0, "it is over by now"
 
 
 def test_a_finished_update_says_that_connections_hold() -> None:
@@ -159,14 +159,14 @@ def test_what_is_read_of_a_group_that_ends_meanwhile_does_not_count(
     pair = Pair()
     first, second = pair.groups
     assert not first.meet(STANDING)
-    read = Trainers.standings
+    read = TrainerTable.progress_of_ranks
 
-    def ends(trainers: Trainers) -> list[Standing]:
+    def ends(trainers: TrainerTable) -> list[RankProgress]:
         found = read(trainers)
         trainers.regroup(trainers.epoch)
         return found
 
-    monkeypatch.setattr(Trainers, "standings", ends)
+    monkeypatch.setattr(TrainerTable, "progress_of_ranks", ends)
     assert not second.meet(STANDING)
     monkeypatch.undo()
     pair.meet()
@@ -175,7 +175,7 @@ def test_what_is_read_of_a_group_that_ends_meanwhile_does_not_count(
 def test_the_memory_of_a_group_goes_when_its_first_rank_has_died() -> None:
     folder = RunFolder()
     for rank in range(2):
-        make_bell(folder.path, f"trainer-{rank}")
+        make_wake_pipe(folder.path, f"trainer-{rank}")
     arenas = [ShmArena(folder.path, f"trainer-{rank}") for rank in range(2)]
     try:
         pair = Pair(arenas)
@@ -186,7 +186,7 @@ def test_the_memory_of_a_group_goes_when_its_first_rank_has_died() -> None:
                 group.connect(lambda: None, lambda: False)
             left = [file.name for file in folder.path.glob("trainers+trainer-*.region")]
             assert len(left) == 1, left
-            Trainers(arenas[1], "p", 2).remove(0)
+            TrainerTable(arenas[1], "p", 2).remove(0)
             for group in pair.groups:
                 group.give_up()
             pair.groups[0] = TrainerGroup(pair.contexts[0], lambda: pair.now)

@@ -12,13 +12,14 @@ import torch
 from srl.arena.arena import HeapArena
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
-from srl.services.board import Board
 from srl.services.messages import Note
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.services.trainers import Standing
+from srl.services.trainer_table import RankProgress
+from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
-from srl.streams.sample_books import ledger
+from srl.streams.sample_accounting import account
 from srl.streams.sample_memory import SampleMemory
+from srl.workers.age_check import AgeCheck
 from srl.workers.trainer import TrainerWorker
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.worker import MADE, Wait
@@ -31,7 +32,7 @@ SAMPLES = SampleSpec(
     slots=2,
     writers=("actor-0",),
     readers=("trainer-0",),
-    items_per_batch=2,
+    fragments_per_batch=2,
     max_policy_age=1,
 )
 WEIGHTS = ParameterSpec(policy="p", shapes={"weight": ((1, 2), "float32")})
@@ -59,7 +60,7 @@ class Bench:
     def __init__(self) -> None:
         self.arena = HeapArena()
         create_sample(SAMPLES, self.arena)
-        self.row = Board(self.arena, ("trainer/0",)).rows["trainer/0"]
+        self.stats = StatsTable(self.arena, ("trainer/0",)).rows["trainer/0"]
         self.newest = ParameterReader(WEIGHTS, self.arena)
         self.notes: list[Note] = []
         self.upstream: list[int] = []
@@ -81,8 +82,9 @@ class Bench:
             total_steps=0,
             group=TrainerGroup(context),
             upstream=self.upstream.append,
+            age=AgeCheck(None, 0),
         )
-        made.row = self.row
+        made.stats = self.stats
         return made
 
 
@@ -99,23 +101,23 @@ def test_what_another_host_has_seen_is_gone_above_at_once_and_once() -> None:
     bench = Bench()
     trainer = bench.trainer()
     trainer.step()
-    ParameterWriter(WEIGHTS, bench.arena).seen_elsewhere(7)
+    ParameterWriter(WEIGHTS, bench.arena).note_remote_version(7)
     assert trainer.step() is MADE
     assert trainer.step() is MADE
     assert (trainer.version, bench.newest.version) == (8, 8)
-    assert bench.row.get("count_lost_updates") == 7
-    assert "going on as version 8" in bench.notes[0].text
+    assert bench.stats.get("count_lost_updates") == 7
+    assert "continuing as version 8" in bench.notes[0].text
     assert isinstance(trainer.step(), Wait)
     # Older news change nothing.
-    ParameterWriter(WEIGHTS, bench.arena).seen_elsewhere(5)
-    assert bench.newest.newest_elsewhere == 7
+    ParameterWriter(WEIGHTS, bench.arena).note_remote_version(5)
+    assert bench.newest.newest_remote_version == 7
     assert isinstance(trainer.step(), Wait)
 
 
 def test_on_another_host_it_counts_on_even_without_a_checkpoint() -> None:
     bench = Bench()
     for name, number in (("env_steps", 500), ("agent_steps", 600), ("policy_version", 9)):
-        bench.row.set(f"count_{name}", number)
+        bench.stats.set(f"count_{name}", number)
     trainer = bench.trainer()
     assert trainer.step() is MADE
     assert (trainer.version, trainer.env_steps, trainer.agent_steps) == (10, 500, 600)
@@ -125,7 +127,7 @@ def test_on_another_host_it_counts_on_even_without_a_checkpoint() -> None:
 
 def test_a_checkpoint_as_new_as_what_was_published_is_published_where_it_is_not() -> None:
     bench = Bench()
-    bench.row.set("count_policy_version", 9)
+    bench.stats.set("count_policy_version", 9)
     trainer = bench.trainer()
     weights = {"weight": np.ones((1, 2), np.float32)}
     learner = {"weights": weights, "algorithm": None}
@@ -135,7 +137,7 @@ def test_a_checkpoint_as_new_as_what_was_published_is_published_where_it_is_not(
     trainer.step()
     assert (trainer.version, bench.newest.version) == (9, 9)
     assert (bench.newest.snapshot().weights["weight"] == 1).all()
-    assert bench.row.get("count_lost_updates") == 0
+    assert bench.stats.get("count_lost_updates") == 0
 
 
 def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None:
@@ -147,13 +149,13 @@ def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None
     slot.trajectory.policy_version.fill(0)
     slot.commit(TRAJECTORY.capacity, 2)
     assert trainer.step() is MADE
-    assert ledger(SAMPLES, bench.arena).in_flight == 1
+    assert account(SAMPLES, bench.arena).in_flight == 1
     trainer._group.give_up()
-    ahead = Standing(holds=1, due=1, published=0, env_steps=0, agent_steps=0)
+    ahead = RankProgress(holds=1, due=1, published=0, env_steps=0, agent_steps=0)
     trainer._group.furthest = lambda: ahead  # type: ignore[method-assign]
     assert trainer.step() is MADE
-    books = ledger(SAMPLES, bench.arena)
-    assert (books.dropped["out of turn"], books.in_flight) == (1, 0)
+    accounts = account(SAMPLES, bench.arena)
+    assert (accounts.dropped["out of turn"], accounts.in_flight) == (1, 0)
     source = SampleSource(SAMPLES, bench.arena, 0)
     assert source.due == trainer.version, "the next batch is for what comes now"
 
@@ -174,10 +176,10 @@ def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:
 def test_it_meets_nobody_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     trainer = bench.trainer()
-    monkeypatch.setattr(TrainerGroup, "rest_seconds", 0.5)
+    monkeypatch.setattr(TrainerGroup, "pause_seconds", 0.5)
     wait = trainer.step()
     assert isinstance(wait, Wait)
     assert wait.timeout_seconds == 0.5
     assert bench.newest.version == -1
-    monkeypatch.setattr(TrainerGroup, "rest_seconds", 0.0)
+    monkeypatch.setattr(TrainerGroup, "pause_seconds", 0.0)
     assert trainer.step() is MADE

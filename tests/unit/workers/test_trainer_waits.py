@@ -6,7 +6,7 @@ from typing import Any
 
 from test_trainer_numbers import SAMPLES, TRAJECTORY, Bench
 
-from srl.algorithms.ranks import GroupBroken, Ranks
+from srl.algorithms.collective import Collective, CollectiveBroken
 from srl.streams.sample import SampleSink
 from srl.workers.trainer import TrainerWorker
 from srl.workers.worker import DONE, MADE, Wait
@@ -16,7 +16,7 @@ class Group:
     """Of two ranks, the other of which does what the test says."""
 
     rank, count = 0, 2
-    rest_seconds = 0.0
+    pause_seconds = 0.0
     broken = False
 
     def __init__(self, *, formed: bool) -> None:
@@ -24,13 +24,13 @@ class Group:
         self.over = False
         self.failures = 0
         self.left: list[bool] = []
-        self.ranks = Ranks()
+        self.ranks = Collective()
 
     def meet(self, _: object) -> bool:
         return True
 
     def connect(self, *_: object) -> None:
-        raise GroupBroken("nobody answers")
+        raise CollectiveBroken("nobody answers")
 
     def give_up(self) -> None:
         self.failures += 1
@@ -62,7 +62,7 @@ def write(bench: Bench, items: int) -> None:
 def test_one_with_a_batch_waits_for_the_other_even_if_it_gets_no_further_one() -> None:
     bench, group = Bench(), Group(formed=True)
     trainer = trainer_with(bench, group)
-    write(bench, SAMPLES.items_per_batch)
+    write(bench, SAMPLES.fragments_per_batch)
     assert trainer.step() is MADE
     waits = trainer.step()
     assert isinstance(waits, Wait)
@@ -76,7 +76,7 @@ def test_one_with_a_batch_waits_for_the_other_even_if_it_gets_no_further_one() -
 def test_one_that_gets_no_whole_batch_leaves() -> None:
     bench, group = Bench(), Group(formed=True)
     trainer = trainer_with(bench, group)
-    write(bench, SAMPLES.items_per_batch - 1)
+    write(bench, SAMPLES.fragments_per_batch - 1)
     assert trainer.step() is MADE
     assert trainer.step() is DONE
     assert group.left == [True]

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import torch
 
-from srl.algorithms.ops.bridging import backward_sum, bridge
+from srl.algorithms.ops.idle_ticks import backward_sum, following_values
 from srl.algorithms.ops.masking import check_same_shape
 
 
 class GAE(NamedTuple):
-    """Both are 0 where no action was taken."""
+    """Advantages and returns; both are 0 where no action was taken."""
 
     advantage_t: torch.Tensor
     """float [T, B]."""
@@ -33,11 +33,11 @@ def gae(
     """Advantages of [T + 1, B] ticks, the last of which only bootstraps.
 
     Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
-    estimation", eq. 16. Ticks without an action are bridged (see `bridging`): the result is that of
+    estimation", eq. 16. Ticks without an action are skipped (see `bridging`): the result is that of
     the row without them.
     """
     check_same_shape(value=value, reward=reward)
-    counts_t, inert_t, value_tp1 = bridge(value, acted, terminated, truncated)
+    counts_t, inert_t, value_tp1 = following_values(value, acted, terminated, truncated)
     delta_t = torch.where(counts_t, reward[:-1] + gamma * value_tp1 - value[:-1], 0.0)
     decay_t = counts_t.to(value.dtype) * (gamma * lam)
     if inert_t is not None:

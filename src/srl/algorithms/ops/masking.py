@@ -1,4 +1,4 @@
-"""Means over the steps that count, and nothing of the others."""
+"""Statistics over masked values; the other values may be anything."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import torch
 
 
 def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean of `x` where `mask`; 0 where nothing is. What is masked may be NaN."""
+    """Mean of `x` where `mask` is set; 0 if it is set nowhere. Other values may be NaN."""
     check_same_shape(x=x, mask=mask)
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def masked_std(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Standard deviation (with correction) of `x` where `mask`; 0 for fewer than two values."""
+    """Standard deviation (with correction) of `x` where `mask` is set; 0 for fewer than two
+    values."""
     check_same_shape(x=x, mask=mask)
     difference = torch.where(mask, x - masked_mean(x, mask), 0.0)
     return (difference.square().sum() / (mask.sum() - 1).clamp(min=1)).sqrt()
 
 
 def normalized(
-    x: torch.Tensor, among: torch.Tensor | None = None, epsilon: float = 1e-8
+    x: torch.Tensor, global_minibatch: torch.Tensor | None = None, epsilon: float = 1e-8
 ) -> torch.Tensor:
     """[N] values with mean 0 and standard deviation 1; fewer than two only lose their mean.
 
-    `among` are all values of which `x` is a part, if it is one.
+    Mean and deviation are those of `global_minibatch`, if `x` is only a part of it.
     """
-    among = x if among is None else among
-    if among.numel() < 2:
-        return x - among.mean()
-    std, mean = torch.std_mean(among)
+    global_minibatch = x if global_minibatch is None else global_minibatch
+    if global_minibatch.numel() < 2:
+        return x - global_minibatch.mean()
+    std, mean = torch.std_mean(global_minibatch)
     return (x - mean).div_(std + epsilon)
 
 
 def explained_variance(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Share of the variance of [N] targets that predictions explain: 1 is perfect, 0 no better than
-    a constant."""
+    """Share of the variance of [N] targets that predictions explain: 1 is perfect, 0 is no better
+    than a constant."""
     check_same_shape(prediction=prediction, target=target)
     variance = target.var(correction=0)
     residual = (target - prediction).var(correction=0)

@@ -1,4 +1,4 @@
-"""Settings of PPO, each checked where it is set."""
+"""Settings of PPO, each checked when it is set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PPOConfig:
     epochs: int = 4
     """Times that each sample is used in one update."""
     minibatches: int = 4
-    """Parts that each epoch is split into; one optimizer step each."""
+    """Parts that each epoch is split into, with one optimizer step for each."""
     learning_rate: float = 2.5e-4
     """Adam's step size at the start."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
@@ -31,7 +31,7 @@ class PPOConfig:
     """How far the probability of an action may move in one update before its gradient stops."""
     value_clip: float | None = None
     """How far (in units of reward) a value may move in one update before its gradient stops; unset:
-    free."""
+    no limit."""
     value_coefficient: float = 0.5
     """Weight of the value loss."""
     entropy_coefficient: float = 0.01
@@ -47,7 +47,7 @@ class PPOConfig:
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     clip_reward: Literal["sign"] | float | None = None
-    """`sign` learns from the sign of rewards, a number bounds them; unset: as they are."""
+    """`sign` learns from the sign of rewards, a number bounds them; unset: rewards as they are."""
     use_vtrace: bool = False
     """V-trace targets instead of GAE: for data that is several policy versions old."""
     vtrace_rho_clip: float = 1.0
@@ -55,8 +55,8 @@ class PPOConfig:
     vtrace_c_clip: float = 1.0
     """V-trace: largest importance weight of the trace."""
     chunk_length: int = 0
-    """Ticks that a policy with memory is trained through at once; divides rollout_length. 0: 16 if
-    that divides it, else the whole rollout."""
+    """Ticks that a policy with memory is trained through at once; must divide rollout_length. 0: 16
+    if that divides it, else the whole rollout."""
     burn_in: int = 0
     """Ticks that warm up the memory before each chunk, without gradient."""
     max_policy_age: int | None = 1
@@ -95,15 +95,15 @@ class PPOConfig:
 
     @property
     def chunk_ticks(self) -> int:
-        """`chunk_length` with its default worked out."""
+        """`chunk_length`, or its default."""
         if self.chunk_length:
             return self.chunk_length
         return 16 if self.rollout_length % 16 == 0 else self.rollout_length
 
     @property
     def state_every(self) -> int:
-        """Ticks between two stored policy states: one at the start of every chunk and of its burn-
-        in."""
+        """Ticks between two stored policy states: one at the start of every chunk and of its
+        burn-in."""
         return math.gcd(self.chunk_ticks, self.burn_in)
 
     def learning_rate_at(self, progress: float) -> float:
@@ -113,7 +113,7 @@ class PPOConfig:
         return self.learning_rate * max(0.0, 1.0 - progress)
 
     def entropy_coefficient_at(self, progress: float) -> float:
-        """The entropy bonus after this share of the experiment."""
+        """The weight of the entropy bonus after this share of the experiment."""
         start, end = self.entropy_coefficient, self.entropy_coefficient_end
         return start if end is None else start + (end - start) * min(1.0, progress)
 

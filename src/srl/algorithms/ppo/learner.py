@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017), over fragments that hold parts of several
+"""Proximal policy optimisation (Schulman et al. 2017), over fragments with parts of several
 episodes."""
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ from typing import Any, NamedTuple
 import torch
 
 from srl.algorithms.adam import Adam
+from srl.algorithms.collective import Collective
+from srl.algorithms.flat_optimizer import FlatOptimizer
 from srl.algorithms.ops.gae import gae
 from srl.algorithms.ops.masking import explained_variance
 from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.global_batch import GlobalBatch
 from srl.algorithms.ppo.minibatches import minibatches
-from srl.algorithms.ppo.optimizer_state import optimizer_state, restore_optimizer
 from srl.algorithms.ppo.rollout import Minibatch, Rollout, evaluate_all
-from srl.algorithms.ppo.surrogate import Samples, Terms, Weights, surrogate, surrogate_by_hand
-from srl.algorithms.ppo.whole import Whole
+from srl.algorithms.ppo.surrogate import (
+    LossTerms,
+    LossWeights,
+    SurrogateSamples,
+    surrogate,
+    surrogate_with_gradients,
+)
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
-from srl.algorithms.ranks import Ranks
+from srl.algorithms.torch_optimizer import as_flat
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree, tree_map
 from srl.errors import ConfigError, LearnError
@@ -31,8 +38,8 @@ from srl.policies.protocol import Policy
 Metrics = dict[str, torch.Tensor]
 
 
-class Evaluation(NamedTuple):
-    """What the policy thinks now of the N samples of a minibatch, with gradients."""
+class PolicyOutputs(NamedTuple):
+    """The current outputs of the policy for the N samples of a minibatch, with gradients."""
 
     log_prob: torch.Tensor
     entropy: torch.Tensor
@@ -42,7 +49,7 @@ class Evaluation(NamedTuple):
 class PPO(Algorithm):
     """Clipped policy gradients with a learned value baseline.
 
-    For an algorithm of your own, subclass it and override what differs: `loss` (one minibatch to a
+    For an algorithm of your own, override what differs in a subclass: `loss` (one minibatch to a
     scalar), `targets` (a batch to advantages and value targets), or `make_optimizer`.
     """
 
@@ -62,24 +69,24 @@ class PPO(Algorithm):
         self.device = torch.device(device)
         self.policy = policy.to(self.device)
         self.config = config
-        self.optimizer = self.make_optimizer()
+        self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
         self.num_updates = 0
         self.progress = 0.0
         """Share of the experiment that is over, for schedules."""
         self._generator = seeded(seed)
         own = type(self)
-        self._by_hand = (
+        self._fast = (
             isinstance(policy, ActorCritic)
-            and policy.pulls
-            # Whoever has an objective of their own leaves its gradient to torch.
+            and policy.has_manual_gradients
+            # A subclass with another objective needs autograd.
             and own.loss is PPO.loss
             and own.evaluate is PPO.evaluate
             and type(policy).unroll is ActorCritic.unroll
         )
-        self._loose_buffers: list[torch.Tensor] = []
-        """Buffers that each trainer would change in its own way."""
-        self._aside: list[torch.Tensor] = []
-        self._counts_aside = self._generator.get_state(), 0
+        self._unsynced_buffers: list[torch.Tensor] = []
+        """Buffers that each trainer would change in a different way."""
+        self._buffer_backup: list[torch.Tensor] = []
+        self._counters_backup = self._generator.get_state(), 0
 
     @classmethod
     def sampling(cls, config: PPOConfig) -> Sampling:
@@ -93,7 +100,7 @@ class PPO(Algorithm):
 
     @classmethod
     def check(cls, config: PPOConfig, policy: Policy) -> None:
-        """PPO needs log_prob and value with every action, and a policy that can be unrolled."""
+        """PPO needs log_prob and value with every action, and a policy with `unroll`."""
         offered = policy.extras_spec if isinstance(policy.extras_spec, dict) else {}
         missing = [name for name in ("log_prob", "value") if name not in offered]
         name = type(policy).__name__
@@ -109,8 +116,13 @@ class PPO(Algorithm):
                 f"got {name} without. See ActorCritic.unroll."
             )
 
-    def make_optimizer(self) -> Adam:
-        """Adam over all parameters; one of your own has the same methods and attributes."""
+    def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
+        """The optimizer of `self.policy`'s parameters: Adam, or one of `torch.optim`.
+
+        An optimizer of torch must step by dense gradients alone (not LBFGS or SparseAdam). It may
+        have several groups of parameters, and may leave parameters out. `learning_rate_schedule`
+        scales its own learning rates; `algorithm.learning_rate` counts only where you pass it on.
+        """
         config = self.config
         return Adam(self.policy.parameters(), lr=config.learning_rate, eps=config.adam_eps)
 
@@ -142,36 +154,37 @@ class PPO(Algorithm):
         """The clipped surrogate, the value loss and the entropy bonus, each a mean over the samples
         that count."""
         now = self.evaluate(minibatch)
-        minibatch.meet(now.log_prob.detach())
+        minibatch.set_proximal(now.log_prob.detach(), now.value.detach())
         loss, terms = surrogate(*now, *self._objective(minibatch))
-        return loss, Terms(*terms.unbind())._asdict()
+        return loss, LossTerms(*terms.unbind())._asdict()
 
     def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
-        """For a loss of your own: half the squared error of the critic, in the units that its last
-        layer predicts in."""
+        """Half the squared critic error in the units of its last layer, for a loss of your own."""
         scale = getattr(self.policy, "value_scale", 1.0)
         return 0.5 * ((value - minibatch.target) / scale).square().mean()
 
-    def evaluate(self, minibatch: Minibatch) -> Evaluation:
+    def evaluate(self, minibatch: Minibatch) -> PolicyOutputs:
         """Runs the policy over a minibatch with gradients; the burn-in runs without."""
-        obs, state, skip = minibatch.obs, minibatch.state, minibatch.burn_in
+        obs, state, skip = minibatch.obs, minibatch.policy_state, minibatch.burn_in
         is_first, active, mask = minibatch.is_first, minibatch.active, minibatch.action_mask
         if skip:
             with torch.no_grad():
                 before = _ticks(obs, slice(0, skip))
                 masks = None if mask is None else mask[:skip]
-                state = self._unroll(before, state, is_first[:skip], active[:skip], masks).state
+                state = self._unroll(
+                    before, state, is_first[:skip], active[:skip], masks
+                ).policy_state
             obs, is_first, active = _ticks(obs, slice(skip, None)), is_first[skip:], active[skip:]
             mask = None if mask is None else mask[skip:]
         distribution, value, _ = self._unroll(obs, state, is_first, active, mask)
-        return Evaluation(
+        return PolicyOutputs(
             minibatch.select(distribution.log_prob(minibatch.all_action)),
             minibatch.select(distribution.entropy()),
             minibatch.select(value),
         )
 
     def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
-        """Rewards as the loss sees them."""
+        """The rewards that the loss sees."""
         match self.config.clip_reward:
             case None:
                 return reward
@@ -181,23 +194,22 @@ class PPO(Algorithm):
                 return reward.clamp(-float(bound), float(bound))
 
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
-        """One learner step: targets once, then epochs of minibatches; None after each of them."""
+        """One learner step: targets once, then epochs; yields None after each minibatch."""
         config = self.config
         self.progress = progress
-        learning_rate = config.learning_rate_at(progress)
-        self.optimizer.lr = learning_rate
+        self.optimizer.lr = config.learning_rate_at(progress)
         rollout = Rollout(batch, self.policy, self.device)
         first = self.num_updates == 0
         if first:
-            # Fresh networks choose almost uniformly whatever they see, so this first time the
-            # statistics can be taken before training; later that would move the policy away from
-            # the log_probs of the rollout.
+            # Fresh networks choose almost uniformly for any input, so the statistics may change
+            # before the first training. Later that would move the policy away from the rollout's
+            # log_probs.
             self._track_obs(rollout)
         if config.use_vtrace:
-            rollout.bound_by_taken()
+            rollout.bound_by_behaviour()
         rollout.set_targets(*self.targets(rollout))
-        whole = Whole(rollout, len(batch.item_ids), self.ranks)
-        summary = self._summary(whole)
+        global_batch = GlobalBatch(rollout, len(batch.tickets), self.ranks)
+        summary = self._summary(global_batch)
         self._track_returns(rollout)
         records: list[Metrics] = []
         epochs_done = 0
@@ -205,17 +217,17 @@ class PPO(Algorithm):
             start = len(records)
             for minibatch in minibatches(
                 rollout,
-                whole,
+                global_batch,
                 config.minibatches,
                 config.chunk_ticks,
                 self._generator,
                 config.normalize_advantages,
             ):
                 records.append(self._step(minibatch))
-                if rollout.unmet and config.epochs > 1:
+                if rollout.first_use and config.epochs > 1:
                     rollout.keep(minibatch)
                 yield None
-            rollout.unmet = False
+            rollout.first_use = False
             epochs_done += len(records) > start
             if config.target_kl is not None and len(records) > start:
                 divergence = torch.stack([m["approx_kl"] for m in records[start:]]).mean()
@@ -223,72 +235,70 @@ class PPO(Algorithm):
                     break
         if not first:
             self._track_obs(rollout)
-        for buffer in self._loose_buffers:
+        for buffer in self._unsynced_buffers:
             buffer.copy_(self.ranks.gather(buffer)[0])
         self.num_updates += 1
         metrics = _means(records) | {name: float(value) for name, value in summary.items()}
-        metrics["learning_rate"] = learning_rate
+        metrics["learning_rate"] = self.optimizer.lr
         metrics["entropy_coefficient"] = config.entropy_coefficient_at(progress)
         metrics["epochs_done"] = float(epochs_done)
         yield TrainResult(metrics)
 
     def state(self) -> Tree:
-        """Adam's moments by parameter name, the random state and the number of updates."""
+        """The optimizer's state by parameter name, the random state and the number of updates."""
         return {
-            "optimizer": optimizer_state(self.optimizer, self.policy),
+            "optimizer": self.optimizer.state(self.policy),
             "generator": self._generator.get_state().numpy().copy(),
             "num_updates": self.num_updates,
         }
 
     def restore(self, state: Tree) -> None:
-        """Continues from `state`, to the bit if the policy's weights are restored too."""
-        restore_optimizer(self.optimizer, self.policy, state["optimizer"])
+        """Continues from `state`; bit for bit if the policy's weights are restored, too."""
+        self.optimizer.restore(self.policy, state["optimizer"])
         self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         self.num_updates = int(state["num_updates"])
 
-    def join(self, ranks: Ranks) -> None:
-        """Running statistics are of what all trainers see; other buffers are the first one's."""
+    def join(self, ranks: Collective) -> None:
+        """Learns with other trainers: statistics are of all data, other buffers the first one's."""
         super().join(ranks)
         together = ranks.count > 1
-        self._loose_buffers = []
+        self._unsynced_buffers = []
         for module in self.policy.modules():
             if isinstance(module, RunningNorm):
                 module.gather = ranks.gather if together else None
             elif together:
-                self._loose_buffers += module.buffers(recurse=False)
+                self._unsynced_buffers += module.buffers(recurse=False)
 
-    def remember(self) -> None:
-        """Copies into memory that is kept for them: no new pages for each update."""
-        changing = self._changing()
-        if not self._aside:
-            self._aside = [torch.empty_like(tensor) for tensor in changing]
-        for kept, tensor in zip(self._aside, changing, strict=True):
-            kept.copy_(tensor)
-        self._counts_aside = self._generator.get_state(), self.num_updates
+    def backup(self) -> None:
+        """Copies all that an update changes into kept memory: no new pages for each update."""
+        self.optimizer.backup()
+        buffers = list(self.policy.buffers())
+        if not self._buffer_backup:
+            self._buffer_backup = [torch.empty_like(buffer) for buffer in buffers]
+        for kept, buffer in zip(self._buffer_backup, buffers, strict=True):
+            kept.copy_(buffer)
+        self._counters_backup = self._generator.get_state(), self.num_updates
 
-    def undo(self) -> None:
-        """Back to when `remember` was called."""
-        for kept, tensor in zip(self._aside, self._changing(), strict=True):
-            tensor.copy_(kept)
-        generator, self.num_updates = self._counts_aside
+    def rollback(self) -> None:
+        """Restores what the last `backup` copied."""
+        self.optimizer.rollback()
+        for kept, buffer in zip(self._buffer_backup, self.policy.buffers(), strict=True):
+            buffer.copy_(kept)
+        generator, self.num_updates = self._counters_backup
         self._generator.set_state(generator)
 
-    def _changing(self) -> list[torch.Tensor]:
-        """The tensors that an update changes."""
-        return [*self.optimizer.changing, *self.policy.buffers()]
-
-    def _objective(self, minibatch: Minibatch) -> tuple[Samples, Weights]:
-        """What the objective needs beside what the policy thinks now."""
+    def _objective(self, minibatch: Minibatch) -> tuple[SurrogateSamples, LossWeights]:
+        """The data and the weights of the objective."""
         config = self.config
-        samples = Samples(
+        samples = SurrogateSamples(
             log_prob=minibatch.log_prob,
-            taken=minibatch.taken,
+            behaviour_log_prob=minibatch.behaviour_log_prob,
             value=minibatch.value,
             advantage=minibatch.advantage,
             target=minibatch.target,
             value_scale=getattr(self.policy, "value_scale", 1.0),
         )
-        weights = Weights(
+        weights = LossWeights(
             clip=config.clip,
             value_clip=config.value_clip,
             value_coefficient=config.value_coefficient,
@@ -297,36 +307,36 @@ class PPO(Algorithm):
         return samples, weights
 
     def _find_gradients(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
-        """The loss, with the gradients of all parameters where they are kept."""
+        """Computes the loss, and writes the gradients of all parameters."""
         self.optimizer.zero_grad()
         loss, metrics = self.loss(minibatch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), metrics
 
     @torch.no_grad()
-    def _find_gradients_by_hand(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
-        """The same for a policy that finds its gradients itself: a graph of so many small nodes
-        takes longer than their arithmetic."""
+    def _find_gradients_fast(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
+        """As `_find_gradients`, without a graph: so many small nodes take longer than their
+        arithmetic."""
         policy = self.policy
         assert isinstance(policy, ActorCritic)
         obs = tree_map(lambda leaf: leaf[0], minibatch.obs)
         mask = None if minibatch.action_mask is None else minibatch.action_mask[0]
         action = minibatch.all_action[0]
-        now = policy.push(obs, mask)
+        now = policy.forward_pass(obs, mask)
         log_prob = now.distribution.log_prob(action)
-        minibatch.meet(log_prob)
-        pulled = surrogate_by_hand(
+        minibatch.set_proximal(log_prob, now.value)
+        result = surrogate_with_gradients(
             log_prob,
             now.distribution.entropy(),
             now.value,
             *self._objective(minibatch),
         )
-        policy.pull(now, action, pulled.of_log_prob, pulled.of_entropy, pulled.of_value)
-        return pulled.loss, Terms(*pulled.terms.unbind())._asdict()
+        policy.backward_pass(now, action, result.of_log_prob, result.of_entropy, result.of_value)
+        return result.loss, LossTerms(*result.terms.unbind())._asdict()
 
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
-        find = self._find_gradients_by_hand if self._by_hand else self._find_gradients
+        find = self._find_gradients_fast if self._fast else self._find_gradients
         loss, metrics = find(minibatch)
         if self.ranks.count > 1:
             loss, metrics = self._together(loss, metrics, minibatch.share)
@@ -346,7 +356,7 @@ class PPO(Algorithm):
     def _together(
         self, loss: torch.Tensor, metrics: Metrics, share: float
     ) -> tuple[torch.Tensor, Metrics]:
-        """The gradient, the loss and the metrics of all ranks' samples, in one sum."""
+        """Sums the gradient (in place), the loss and the metrics over all ranks."""
         numbers = torch.stack([loss, *metrics.values()]).to(self.optimizer.grad)
         own = torch.cat([self.optimizer.grad, numbers])
         total = self.ranks.sum(own.mul_(share) if share else torch.zeros_like(own))
@@ -355,15 +365,17 @@ class PPO(Algorithm):
         numbers = total[size:]
         return numbers[0], dict(zip(metrics, numbers[1:].unbind(), strict=True))
 
-    def _summary(self, whole: Whole) -> Metrics:
-        """What the batch as a whole is like."""
-        advantage = whole.select(whole.advantage)
-        target = whole.select(whole.target)
+    def _summary(self, global_batch: GlobalBatch) -> Metrics:
+        """Metrics of the global batch."""
+        advantage = global_batch.select(global_batch.advantage)
+        target = global_batch.select(global_batch.target)
         if not len(target):
             return {"num_samples": target.new_zeros(())}
         return {
             "num_samples": target.new_tensor(len(target)),
-            "explained_variance": explained_variance(whole.select(whole.value), target),
+            "explained_variance": explained_variance(
+                global_batch.select(global_batch.value), target
+            ),
             "advantage_mean": advantage.mean(),
             "advantage_std": advantage.std(correction=0),
             "return_mean": target.mean(),
@@ -376,7 +388,7 @@ class PPO(Algorithm):
         self._track("track_returns", rollout.select(rollout.target))
 
     def _track(self, method: str, *values: Any) -> None:
-        """Feeds the policy's statistics, if it keeps any."""
+        """Updates the policy's running statistics, if it has any."""
         track = getattr(self.policy, method, None)
         if track is None:
             return

@@ -1,9 +1,8 @@
-"""A consumed batch as tensors on the learner's device, and the minibatches that are gathered from
-it.
+"""A consumed batch as tensors on the learner's device, and the minibatches gathered from it.
 
-Everything is addressed by one flat index, tick * B + row: a minibatch of a policy without memory is
-an index of shape [1, N], one of a policy with memory is [burn-in + chunk, n], and every leaf is
-gathered with it in one call.
+One flat index, tick * B + row, addresses everything. For a policy without memory a minibatch is an
+index of shape [1, N], for one with memory [burn-in + chunk, n]. Each leaf is gathered with it in
+one call.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from srl.data.records import SampleBatch
 from srl.data.spec import ArraySpec
 from srl.data.stacking import stack_index
 from srl.data.tree import Tree, tree_map
+from srl.policies.nets.norm import RunningNorm
 from srl.policies.protocol import Policy
 
 _USED = (
@@ -29,12 +29,12 @@ _USED = (
 
 @dataclass(slots=True)
 class Minibatch:
-    """What one optimizer step learns from: inputs over [ticks, n], and the N samples among them
-    that count."""
+    """The data of one optimizer step: inputs over [ticks, n], and the N samples in them that
+    count."""
 
     obs: Tree
-    """[ticks, n, ...] as the policy sees them; plain zeros where it was not asked."""
-    state: Tree
+    """[ticks, n, ...] as the policy sees them; zeros where the policy was not asked."""
+    policy_state: Tree
     """[n, ...] policy state as fed in at the first tick, or None."""
     is_first: torch.Tensor
     """bool [ticks, n]."""
@@ -43,43 +43,54 @@ class Minibatch:
     action_mask: torch.Tensor | None
     """bool [ticks, n, choices] or None."""
     burn_in: int
-    """Leading ticks that only warm up the memory."""
+    """Leading ticks that only warm up the policy state."""
     all_action: torch.Tensor
-    """[ticks - burn_in, n, ...]: zeros where no action was taken."""
+    """[ticks - burn_in, n, ...]: the actions; zeros where none was taken."""
     valid: torch.Tensor | None
-    """bool [ticks - burn_in, n]: the N samples, in order; None if that is all."""
+    """bool [ticks - burn_in, n]: where the N samples are, in order; None if they are all."""
     log_prob: torch.Tensor
-    """float32 [N]: of the action when it was taken; if an older policy took it, then after `meet`
-    that at the sample's first use."""
+    """float32 [N]: the proximal log-prob. It is the behaviour log-prob until `set_proximal`; that
+    replaces it at the first use of samples of an older policy."""
     value: torch.Tensor
-    """float32 [N]: the critic's estimate when the action was taken."""
+    """float32 [N]: the critic's estimate when the action was taken. If that was before the running
+    statistics began, `set_proximal` replaces it by the current estimate."""
     advantage: torch.Tensor
     """float32 [N], normalised if the settings say so."""
     target: torch.Tensor
     """float32 [N]: what the critic should predict, in units of reward."""
     samples: torch.Tensor
-    """int64 [N]: where the samples are in the rollout."""
-    taken: torch.Tensor | None = None
-    """float32 [N]: `log_prob` when the action was taken, if older policies took some."""
-    unmet: torch.Tensor | None = None
-    """float32 [N]: 1 where an older policy took the sample and this is its first use, else 0; None:
+    """int64 [N]: the flat index of each sample in the rollout."""
+    behaviour_log_prob: torch.Tensor | None = None
+    """float32 [N]: the behaviour log-prob; None if it is `log_prob` for all samples."""
+    first_use: torch.Tensor | None = None
+    """float32 [N]: 1 where an older policy took the sample and this is its first use, else 0. None:
     0 for all."""
+    before_statistics: torch.Tensor | None = None
+    """bool [N]: the action was taken before the policy's running statistics began. None: no action
+    was."""
     share: float = 1.0
-    """How much of the minibatch of all trainers this is; 0 is a sample that does not count."""
+    """Share of the global minibatch that these samples are; 0 marks a sample that does not
+    count."""
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
-        """[ticks - burn_in, n, ...] to the [N, ...] samples that count."""
+        """Selects the [N, ...] samples that count from [ticks - burn_in, n, ...]."""
         return x.flatten(0, 1) if self.valid is None else x[self.valid]
 
-    def meet(self, log_prob: torch.Tensor) -> None:
-        """At the first use of samples of an older policy: from now on `log_prob` is what the policy
-        thinks of them now."""
-        if self.unmet is not None:
-            self.log_prob = torch.lerp(self.log_prob, log_prob, self.unmet)
+    def set_proximal(self, log_prob: torch.Tensor, value: torch.Tensor) -> None:
+        """Replaces log-probs and values by current ones, at the first use of samples of an older
+        policy.
+
+        `log_prob` becomes that of the current policy. A value from before the running statistics
+        becomes the current estimate: clipping must not act on a change that no gradient made.
+        """
+        if self.first_use is not None:
+            self.log_prob = torch.lerp(self.log_prob, log_prob, self.first_use)
+        if self.before_statistics is not None:
+            self.value = torch.where(self.before_statistics, value, self.value)
 
 
 class Rollout:
-    """A SampleBatch on the device, with advantages once they are known."""
+    """A SampleBatch on the device; `set_targets` adds advantages and value targets."""
 
     def __init__(self, batch: SampleBatch, policy: Policy, device: torch.device) -> None:
         data = batch.data
@@ -108,29 +119,36 @@ class Rollout:
         older = data.acted & (data.policy_version < batch.learner_version)
         self._has_older = bool(older[self.burn_in : -1].any())
         self._older = torch.from_numpy(older[:-1]).to(device, torch.float32)
-        self.unmet = self._has_older
-        """Whether older policies took some samples, and not all have been used yet."""
+        self.first_use = self._has_older
+        """Whether older policies took some samples, and not all of them have been used yet."""
+        self._before_statistics: torch.Tensor | None = None
+        untrained = data.acted & (data.policy_version == 0)
+        if untrained.any() and any(isinstance(m, RunningNorm) for m in policy.modules()):
+            self._before_statistics = torch.from_numpy(untrained.reshape(-1)).to(device)
 
-    def bound_by_taken(self) -> None:
-        """Steps on samples of an older policy are bounded by the policy that took them, too: by the
-        one of their first use, many versions later, they could lead anywhere."""
-        self._has_older = self.unmet = False
+    def bound_by_behaviour(self) -> None:
+        """Keeps the behaviour log-prob as the proximal one, also for samples of an older policy.
+
+        The policy at their first use may be many versions newer. Bounded only by that policy, steps
+        could lead anywhere.
+        """
+        self._has_older = self.first_use = False
 
     def set_targets(self, advantage_t: torch.Tensor, target_t: torch.Tensor) -> None:
         """Keeps [T, B] advantages and value targets for the minibatches."""
         self.advantage, self.target = advantage_t, target_t
-        # Side by side, so that a minibatch gathers them all in one call.
+        # Stacked, so that a minibatch gathers them all in one call.
         log_prob = self.log_prob[:-1]
         known = (log_prob, log_prob, self._older, self.value[:-1], advantage_t, target_t)
         self._numbers = torch.stack(known).flatten(1)
 
     def keep(self, minibatch: Minibatch) -> None:
-        """Takes in what `meet` has found out, for the uses that follow."""
+        """Keeps the log-probs that `set_proximal` has set, for later uses of the samples."""
         if minibatch.share:
             self._numbers[0].index_copy_(0, minibatch.samples, minibatch.log_prob)
 
     def select(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, B] or [T + 1, B] to the [N] samples that count."""
+        """Selects the [N] samples that count from [T, B] or [T + 1, B]."""
         return x[self.counts[: x.shape[0]]]
 
     def frames(self) -> tuple[Tree, torch.Tensor]:
@@ -144,14 +162,14 @@ class Rollout:
         return tree_map(cut, self.stored_obs, self.specs), self.active[own]
 
     def obs_at(self, index: torch.Tensor, active: torch.Tensor | None) -> Tree:
-        """Observations at a flat index [ticks, n], frames stacked; zeros where not `active` (None:
-        all are)."""
+        """Observations at a flat index [ticks, n], with frames stacked; zeros where not `active`
+        (None: all are active)."""
 
         def gather(leaf: torch.Tensor, frame_index: torch.Tensor | None) -> torch.Tensor:
             where = index if frame_index is None else _at(frame_index, index)
             found = _at(leaf.flatten(0, 1), where)
             if active is not None:
-                # What was never written may be NaN, and NaN goes through a gradient of zero.
+                # Unwritten memory may hold NaN, and NaN passes through a gradient of zero.
                 found = zero_outside(active, found)
             return found
 
@@ -168,29 +186,31 @@ class Rollout:
         index: torch.Tensor,
         burn_in: int,
         normalize: bool,
-        among: torch.Tensor | None = None,
+        global_minibatch: torch.Tensor | None = None,
     ) -> Minibatch:
-        """The minibatch at a flat index [ticks, n]; advantages are normalised by those `among`
-        which they are, if they are not all."""
+        """The minibatch at a flat index [ticks, n].
+
+        `global_minibatch` has the advantages to normalise by, if this is only a part of it.
+        """
         chunked = self.policy_state is not None
-        late = index[burn_in:]
-        action = _at(self.action.flatten(0, 1), late)
+        loss_index = index[burn_in:]
+        action = _at(self.action.flatten(0, 1), loss_index)
         is_first = _at(self.is_first.flatten(), index)
         active = torch.ones_like(is_first)
         valid: torch.Tensor | None = None
-        samples = late.flatten()
+        samples = loss_index.flatten()
         if chunked and not self.all_count:
             active = _at(self.active.flatten(), index)
-            counted = _at(self.counts.flatten(), late)
+            counted = _at(self.counts.flatten(), loss_index)
             if not bool(counted.all()):
-                valid, samples = counted, late[counted]
+                valid, samples = counted, loss_index[counted]
                 action = zero_outside(counted, action)
         numbers = self._numbers.index_select(1, samples)
-        log_prob, taken, older, value, advantage, target = numbers.unbind()
-        mask = self.action_mask
+        log_prob, behaviour_log_prob, older, value, advantage, target = numbers.unbind()
+        mask, before = self.action_mask, self._before_statistics
         return Minibatch(
             obs=self.obs_at(index, active if chunked and not self.all_active else None),
-            state=self.state_at(index[0]) if chunked else None,
+            policy_state=self.state_at(index[0]) if chunked else None,
             is_first=is_first,
             active=active,
             action_mask=None if mask is None else _at(mask.flatten(0, 1), index),
@@ -199,11 +219,12 @@ class Rollout:
             valid=valid,
             log_prob=log_prob,
             value=value,
-            advantage=normalized(advantage, among) if normalize else advantage,
+            advantage=normalized(advantage, global_minibatch) if normalize else advantage,
             target=target,
             samples=samples,
-            taken=taken if self._has_older else None,
-            unmet=older if self.unmet else None,
+            behaviour_log_prob=behaviour_log_prob if self._has_older else None,
+            first_use=older if self.first_use else None,
+            before_statistics=None if before is None else _at(before, samples),
         )
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
@@ -215,7 +236,8 @@ class Rollout:
 
 @torch.no_grad()
 def evaluate_all(policy: Policy, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log probabilities and values of a policy at all ticks, [T + 1, B], a few rows at a time."""
+    """Log probabilities and values of a policy at all ticks, [T + 1, B]; computed a few rows at a
+    time."""
     rows_at_once = max(1, 8192 // rollout.ticks)
     ticks = torch.arange(rollout.ticks, device=rollout.device).unsqueeze(1) * rollout.rows
     found = []
@@ -234,7 +256,7 @@ def evaluate_all(policy: Policy, rollout: Rollout) -> tuple[torch.Tensor, torch.
 
 
 def _at(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """`x[where]` for an index of any shape; for pixels many times faster than that."""
+    """`x[where]` for an index of any shape; for pixels it is many times faster than that."""
     return x.index_select(0, where.flatten()).view(*where.shape, *x.shape[1:])
 
 

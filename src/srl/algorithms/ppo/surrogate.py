@@ -1,6 +1,6 @@
-"""PPO's objective as one node of the graph, its gradient written by hand.
+"""PPO's objective as one node of the graph, with its gradient written by hand.
 
-On a few hundred samples autograd would spend more time on the two dozen nodes of this sum than the
+At a few hundred samples autograd would spend more time on the two dozen nodes of this sum than the
 networks take.
 """
 
@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 MAX_WEIGHT = 2.0
-"""Of one sample: bounds what an action can do that has become far likelier since it was taken."""
+"""Largest weight of one sample. It bounds the effect of an action that has become far more likely
+since it was taken."""
 
 
-class Weights(NamedTuple):
-    """Settings of the objective at one time."""
+class LossWeights(NamedTuple):
+    """Settings of the objective, at one point of their schedules."""
 
     clip: float
     value_clip: float | None
@@ -23,8 +24,8 @@ class Weights(NamedTuple):
     entropy_coefficient: float
 
 
-class Terms(NamedTuple):
-    """Means over the samples, for the log: scalars without gradients."""
+class LossTerms(NamedTuple):
+    """Means over the samples, for metrics: scalars without gradients."""
 
     policy_loss: torch.Tensor
     value_loss: torch.Tensor
@@ -33,13 +34,13 @@ class Terms(NamedTuple):
     clip_fraction: torch.Tensor
 
 
-class Samples(NamedTuple):
-    """What is known of [N] samples beside what the policy thinks of them now."""
+class SurrogateSamples(NamedTuple):
+    """The data of [N] samples, without the current outputs of the policy."""
 
     log_prob: torch.Tensor
-    """Of the policy that the clip range lies around."""
-    taken: torch.Tensor | None
-    """Of the policy that took the actions, if that is another."""
+    """Proximal log-prob: the clip range lies around it."""
+    behaviour_log_prob: torch.Tensor | None
+    """Behaviour log-prob; None if it is the proximal log-prob."""
     value: torch.Tensor
     advantage: torch.Tensor
     target: torch.Tensor
@@ -51,39 +52,40 @@ def surrogate(
     log_prob: torch.Tensor,
     entropy: torch.Tensor,
     value: torch.Tensor,
-    samples: Samples,
-    weights: Weights,
+    samples: SurrogateSamples,
+    weights: LossWeights,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of [N] samples, with gradients to the first three, and its [5] `Terms`.
+    """The loss of [N] samples, with gradients to the first three arguments, and its [5]
+    `LossTerms`.
 
-    Clipped policy loss + value_coefficient * half the squared error of the critic (in the units
-    that its last layer predicts in) - entropy_coefficient * entropy. Where another policy took the
-    actions, advantages are weighted by how much likelier they have become in between (Hilton et al.
+    Clipped policy loss + value_coefficient * half the squared error of the critic (in the units of
+    its last layer) - entropy_coefficient * entropy. With a behaviour log-prob, advantages are
+    weighted: by how much more likely their actions are under the proximal policy (Hilton et al.
     2022, "Batch size-invariance for policy optimization").
     """
     loss, terms = _Surrogate.apply(log_prob, entropy, value, samples, weights)  # type: ignore[no-untyped-call]
     return loss, terms
 
 
-class Pulled(NamedTuple):
+class SurrogateGradients(NamedTuple):
     """The loss, its terms, and its gradients."""
 
     loss: torch.Tensor
     terms: torch.Tensor
-    """[5], in the order of `Terms`."""
+    """[5], in the order of `LossTerms`."""
     of_log_prob: torch.Tensor
     of_value: torch.Tensor
     of_entropy: float
-    """The same for every sample."""
+    """The gradient is the same for every sample."""
 
 
-def surrogate_by_hand(
+def surrogate_with_gradients(
     log_prob: torch.Tensor,
     entropy: torch.Tensor,
     value: torch.Tensor,
-    samples: Samples,
-    weights: Weights,
-) -> Pulled:
+    samples: SurrogateSamples,
+    weights: LossWeights,
+) -> SurrogateGradients:
     """The loss of [N] samples and its gradients, without a graph."""
     clip, scale, num = weights.clip, samples.value_scale, max(1, log_prob.numel())
     # One row for each term, so that one call makes all their means.
@@ -91,17 +93,18 @@ def surrogate_by_hand(
     policy_loss, value_loss, entropies, approx_kl, clipped = terms.unbind()
     log_ratio = log_prob - samples.log_prob
     ratio = log_ratio.exp()
-    advantage, since = samples.advantage, log_ratio
-    if samples.taken is not None:
-        weight = (samples.log_prob - samples.taken).exp_().clamp_(max=MAX_WEIGHT)
-        advantage, since = weight.mul_(advantage), log_prob - samples.taken
-    free = ratio * advantage
-    bound = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(advantage)
-    torch.minimum(free, bound, out=policy_loss).neg_()
-    # Beyond the clip the smaller of the two does not move with the ratio.
-    of_log_prob = free.masked_fill_(free > bound, 0.0).mul_(-1.0 / num)
+    advantage, log_change = samples.advantage, log_ratio
+    if samples.behaviour_log_prob is not None:
+        weight = (samples.log_prob - samples.behaviour_log_prob).exp_().clamp_(max=MAX_WEIGHT)
+        advantage = weight.mul_(advantage)
+        log_change = log_prob - samples.behaviour_log_prob
+    unclipped = ratio * advantage
+    bounded = ratio.clamp(1.0 - clip, 1.0 + clip).mul_(advantage)
+    torch.minimum(unclipped, bounded, out=policy_loss).neg_()
+    # Beyond the clip the smaller of the two is constant, so it has no gradient.
+    of_log_prob = unclipped.masked_fill_(unclipped > bounded, 0.0).mul_(-1.0 / num)
     # Never negative and of low variance: Schulman 2020, "Approximating KL divergence".
-    torch.expm1(since, out=approx_kl).sub_(since)
+    torch.expm1(log_change, out=approx_kl).sub_(log_change)
     torch.gt(ratio.sub_(1.0).abs_(), clip, out=clipped)
 
     error = (value - samples.target).div_(scale)
@@ -110,11 +113,11 @@ def surrogate_by_hand(
     if weights.value_clip is not None:
         limit = weights.value_clip
         moved = value - samples.value
-        near = moved.clamp(-limit, limit).add_(samples.value)
-        worse = near.sub_(samples.target).div_(scale).square_().mul_(0.5)
-        # (Within the limit the two differ by rounding alone.)
-        of_value.masked_fill_((moved.abs_() > limit) & (value_loss < worse), 0.0)
-        torch.maximum(value_loss, worse, out=value_loss)
+        clipped_value = moved.clamp(-limit, limit).add_(samples.value)
+        clipped_loss = clipped_value.sub_(samples.target).div_(scale).square_().mul_(0.5)
+        # Within the limit the two losses differ only by rounding.
+        of_value.masked_fill_((moved.abs_() > limit) & (value_loss < clipped_loss), 0.0)
+        torch.maximum(value_loss, clipped_loss, out=value_loss)
     entropies.copy_(entropy)
 
     means = terms.mean(1)
@@ -122,7 +125,7 @@ def surrogate_by_hand(
     loss = policy_loss.add(value_loss, alpha=weights.value_coefficient)
     loss = loss.sub_(mean_entropy, alpha=weights.entropy_coefficient)
     of_entropy = -weights.entropy_coefficient / num
-    return Pulled(loss, means, of_log_prob, of_value, of_entropy)
+    return SurrogateGradients(loss, means, of_log_prob, of_value, of_entropy)
 
 
 class _Surrogate(torch.autograd.Function):
@@ -132,14 +135,14 @@ class _Surrogate(torch.autograd.Function):
         log_prob: torch.Tensor,
         entropy: torch.Tensor,
         value: torch.Tensor,
-        samples: Samples,
-        weights: Weights,
+        samples: SurrogateSamples,
+        weights: LossWeights,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        pulled = surrogate_by_hand(log_prob, entropy, value, samples, weights)
-        ctx.save_for_backward(pulled.of_log_prob, pulled.of_value)
-        ctx.of_entropy = pulled.of_entropy
-        ctx.mark_non_differentiable(pulled.terms)
-        return pulled.loss, pulled.terms
+        result = surrogate_with_gradients(log_prob, entropy, value, samples, weights)
+        ctx.save_for_backward(result.of_log_prob, result.of_value)
+        ctx.of_entropy = result.of_entropy
+        ctx.mark_non_differentiable(result.terms)
+        return result.loss, result.terms
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:

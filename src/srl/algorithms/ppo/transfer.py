@@ -1,4 +1,4 @@
-"""From the batch's memory to the learner's device."""
+"""Moves a batch from its memory to the learner's device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
     tensors = tree_map(_as_tensor, tree)
     if device.type != "cuda":
         return tree_map(lambda tensor: tensor.to(device), tensors)
-    # A stream of its own: the copy does not wait for kernels of the update before.
+    # On a CUDA stream of its own, so that the copy does not wait for kernels of the last update.
     current = torch.cuda.current_stream(device)
     side = _side_stream(device)
     with torch.cuda.stream(side):
@@ -27,7 +27,7 @@ def to_device(tree: Tree, device: torch.device) -> Tree:
 
 
 def _as_tensor(array: np.ndarray) -> torch.Tensor:
-    # Torch refuses to promise that it leaves read-only memory alone.
+    # torch has no read-only tensors, so it warns about read-only memory; a copy avoids that.
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

@@ -1,5 +1,8 @@
-"""Convolutions over images: those that are asked for, or the network of Mnih et al. 2015 (Nature)
-where it fits, a smaller one where not."""
+"""Convolutional networks over images.
+
+The layers are those of the settings. By default they are the network of Mnih et al. 2015 (Nature)
+where it fits, and a smaller one where it does not.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ Convolutions = Sequence[tuple[int, int, int]]
 
 NATURE: Convolutions = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 NATURE_SMALLEST = 36
-"""Pixels per side below which the strides of the Nature network leave nothing over."""
+"""Smallest side in pixels for the default Nature network: on smaller images its strides leave
+nothing over."""
 IMAGE_SMALLEST = 5
-"""Pixels per side below which an array is a vector to us, not an image."""
+"""Smallest side of an image in pixels; a smaller array counts as a vector."""
 
 
 def image_layout(spec: ArraySpec) -> tuple[int, int, int, bool] | None:
-    """(channels, height, width, channels last) of what a policy sees, or None if it is no image.
+    """The layout of an image: (channels, height, width, channels last); None if it is no image.
 
-    One frame of rank 3 keeps its channels first or last, whichever of the two axes is shorter (last
-    on a tie). Frames of rank 2 that are stacked, or rank 3 without a stack, are images; so are
-    stacked frames of rank 3.
+    One frame of rank 3 has its channels first or last, on the shorter of the two axes (last on a
+    tie). Images are frames of rank 3, stacked or not, and stacked frames of rank 2.
     """
     if spec.categories:
         return None
@@ -47,7 +50,7 @@ def image_layout(spec: ArraySpec) -> tuple[int, int, int, bool] | None:
 
 
 class CNN(nn.Module):
-    """One image leaf to features; uint8 is scaled to 0..1 here, so that images travel as bytes."""
+    """One image leaf to features. It scales uint8 to 0..1, so that images travel as bytes."""
 
     def __init__(self, spec: ArraySpec, num_outputs: int, convolutions: Convolutions = ()) -> None:
         super().__init__()
@@ -73,34 +76,36 @@ class CNN(nn.Module):
         return torch.relu_(self.linear(self._convolve(_interleaved(image).float())))
 
     def _convolve(self, image: torch.Tensor) -> torch.Tensor:
-        # The scale of the pixels goes into the first weights, which are far fewer.
+        # Scale the first weights instead of the pixels: there are far fewer of them.
         scale = self._scale
         for layer in self._layers:
             weight = layer.weight if scale == 1.0 else layer.weight * scale
             scale = 1.0
             out = F.conv2d(image, weight, layer.bias, layer.stride, layer.padding)
             image = torch.relu_(out)
-        # In the order in which the numbers lie in memory, so that nothing is copied.
+        # Flatten in the order of the memory, so that nothing is copied.
         return image.permute(0, 2, 3, 1).flatten(1)
 
 
 def _interleaved(image: torch.Tensor) -> torch.Tensor:
-    """[N, channels, height, width] with the channels of a pixel side by side in memory, which is
-    what convolutions on a CPU like best."""
+    """The image [N, channels, height, width] with the channels of a pixel side by side in memory.
+
+    Convolutions on a CPU are fastest on this layout.
+    """
     if image.is_cuda or image.is_contiguous(memory_format=torch.channels_last):
         return image
     out = torch.empty_like(image, memory_format=torch.channels_last)
-    # Channel by channel: twice as fast as torch's copy of all of them.
+    # Copy channel by channel: twice as fast as one copy by torch.
     for target, channel in zip(out.unbind(1), image.unbind(1), strict=True):
         target.copy_(channel)
     return out
 
 
-def _make_layers(channels: int, side: int, asked: Convolutions) -> list[nn.Conv2d]:
-    """The convolutions that are asked for; with none, what fits an image with that shorter side."""
-    if asked or side >= NATURE_SMALLEST:
+def _make_layers(channels: int, side: int, configured: Convolutions) -> list[nn.Conv2d]:
+    """The convolutions of the settings, or defaults for an image with this shorter side."""
+    if configured or side >= NATURE_SMALLEST:
         layers = []
-        for number, (size, kernel, stride) in enumerate(asked or NATURE, 1):
+        for number, (size, kernel, stride) in enumerate(configured or NATURE, 1):
             if side < kernel:
                 raise ConfigError(
                     f"network.convolutions: layer {number} expected an image of at least "

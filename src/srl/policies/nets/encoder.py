@@ -1,4 +1,5 @@
-"""Observations to one flat feature vector: an encoder per leaf by its kind, side by side."""
+"""Observations to one flat feature vector: each leaf has an encoder, and their outputs are
+concatenated."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from srl.policies.nets.norm import RunningNorm
 
 
 class Vector(nn.Module):
-    """Numbers as they are, flattened; uint8 is scaled to 0..1."""
+    """Flattens numbers; uint8 is scaled to 0..1."""
 
     def __init__(self, spec: ArraySpec) -> None:
         super().__init__()
@@ -25,15 +26,15 @@ class Vector(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, ...] to [N, num_outputs]."""
-        if x.dim() == 2 and x.dtype == torch.float32:  # The usual case is as it should be.
+        if x.dim() == 2 and x.dtype == torch.float32:  # The usual case needs no change.
             return x
         numbers = x.reshape(x.shape[0], -1).float()
-        # (Bytes that were normalised come as float32.)
+        # Bytes that were normalised arrive as float32.
         return numbers / 255.0 if x.dtype == torch.uint8 else numbers
 
 
 class OneHot(nn.Module):
-    """Category numbers as one-hot vectors, side by side."""
+    """Category numbers as one-hot vectors, concatenated."""
 
     offsets: torch.Tensor
 
@@ -52,8 +53,8 @@ class OneHot(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A tree of leaves to features; an MLP follows unless all there is are images (their CNN has
-    its own layer)."""
+    """A tree of leaves to features. An MLP follows, unless all leaves are images: their CNN has its
+    own layer."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         specs = flatten(obs)
-        leaves = [_leaf(spec, image_features, convolutions) for spec in specs.values()]
+        leaves = [_make_leaf(spec, image_features, convolutions) for spec in specs.values()]
         self.leaves = nn.ModuleList(leaves)
         self._calls = [(path, leaf.forward) for path, leaf in zip(specs, leaves, strict=True)]
         width = sum(leaf.num_outputs for leaf in leaves)
@@ -75,7 +76,7 @@ class Encoder(nn.Module):
 
     @property
     def plain(self) -> bool:
-        """Whether nothing before the MLP has parameters."""
+        """Whether no layer before the MLP has parameters."""
         return not list(self.leaves.parameters())
 
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -83,14 +84,15 @@ class Encoder(nn.Module):
         return self.mlp.forward(self.side_by_side(flat_obs))
 
     def side_by_side(self, flat_obs: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What the MLP reads: all leaves, encoded, in one [N, n]."""
-        # `forward` itself: at a few rows, a module's call costs as much as its mathematics.
+        """The input of the MLP: all leaves, encoded and concatenated, [N, n]."""
+        # Calls `forward` directly: at a few rows, a call of a module costs as much as its
+        # arithmetic.
         parts = [leaf(flat_obs[path]) for path, leaf in self._calls]
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class ObsNorm(nn.Module):
-    """A RunningNorm for every leaf of plain numbers; images and categories pass through."""
+    """A RunningNorm for every leaf of plain numbers; images, categories and bools pass through."""
 
     def __init__(self, obs: Tree) -> None:
         super().__init__()
@@ -100,12 +102,12 @@ class ObsNorm(nn.Module):
         self.norms = nn.ModuleList(RunningNorm(spec.shape) for spec in self.specs.values())
 
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The same leaves, numbers normalised."""
+        """Returns the same leaves, with numbers normalised."""
         normed = {p: n(flat_obs[p].float()) for p, n in zip(self.specs, self.norms, strict=True)}
         return {**flat_obs, **normed}
 
     def track(self, flat_obs: dict[str, torch.Tensor], mask: torch.Tensor) -> None:
-        """Takes the single frames [T, B, ...] where `mask` [T, B] into the statistics."""
+        """Updates the statistics with the single frames [T, B, ...] where `mask` [T, B] is set."""
         for path, norm in zip(self.specs, self.norms, strict=True):
             assert isinstance(norm, RunningNorm)
             norm.track(flat_obs[path][mask], f"obs.{path}" if path else "obs")
@@ -116,7 +118,7 @@ def has_image(obs: Tree) -> bool:
     return any(image_layout(spec) is not None for spec in flatten(obs).values())
 
 
-def _leaf(
+def _make_leaf(
     spec: ArraySpec, image_features: int, convolutions: Convolutions
 ) -> OneHot | CNN | Vector:
     if spec.categories:

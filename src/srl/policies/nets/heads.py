@@ -1,4 +1,4 @@
-"""From features to a distribution over actions, by the kind of the action space."""
+"""The action head: from features to a distribution over actions, by the kind of action space."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from srl.policies.distributions import (
     Distribution,
     MultiCategorical,
 )
-from srl.policies.drawing import ChoiceDraw, VectorDraw
 from srl.policies.nets.mlp import orthogonal
+from srl.policies.sampling import ChoiceSampler, VectorSampler
 
 
 class ActionHead(nn.Module):
-    """The last layer of a policy; for real-valued actions the standard deviation is a parameter of
-    its own."""
+    """The last layer of a policy. For real-valued actions the standard deviation is a separate
+    parameter."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class ActionHead(nn.Module):
             self.log_std = nn.Parameter(torch.full(action.shape, initial_log_std))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Features [..., n] to what `distribution` reads."""
+        """Features [..., n] to the parameters that `distribution` reads."""
         return F.linear(features, self.linear.weight, self.linear.bias)
 
     def distribution(self, out: torch.Tensor, mask: torch.Tensor | None) -> Distribution:
-        """[..., parameters] and a mask [..., choices] or None to a distribution over [...]."""
+        """The distribution over [...], from [..., parameters] and a mask [..., choices] or None."""
         match self.action:
             case Discrete():
                 return Categorical(out, mask)
@@ -55,14 +55,18 @@ class ActionHead(nn.Module):
                 mean = out if len(shape) == 1 else out.reshape(*out.shape[:-1], *shape)
                 return DiagGaussian(mean, self.log_std, len(shape))
 
-    def drawing(self, out: torch.Tensor) -> ChoiceDraw | VectorDraw | None:
-        """What draws as the distribution over `out.t()` does, from [parameters, rows] that are
-        written again and again; None where only the distribution itself can."""
+    def drawing(self, out: torch.Tensor) -> ChoiceSampler | VectorSampler | None:
+        """A sampler for the distribution over `out.t()`; None where only the distribution itself
+        can sample.
+
+        It reads `out` [parameters, rows] at every call, so the caller writes new parameters into
+        that memory.
+        """
         match self.action:
             case Discrete() if out.is_cpu:
-                return ChoiceDraw(out)
+                return ChoiceSampler(out)
             case Box(shape) if out.is_cpu and len(shape) == 1:
-                return VectorDraw(out, self.log_std)
+                return VectorSampler(out, self.log_std)
         return None
 
 

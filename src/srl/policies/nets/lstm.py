@@ -1,8 +1,8 @@
-"""An LSTM over rows that start anew and hold still, with its gradients found by hand.
+"""An LSTM over rows that reset and hold, with gradients written by hand.
 
-In a batch of many rows some row starts an episode at almost every tick, so that there is no stretch
-of ticks for torch's own LSTM. Tick by tick under autograd every tick is some forty small nodes, and
-finds gradients of the weights by itself; here those are one product over all ticks.
+In a batch of many rows some row starts an episode at almost every tick. So there is no stretch of
+ticks for torch's own LSTM. Under autograd every tick would be some forty small nodes, and each tick
+would compute gradients of the weights. Here these gradients are one product over all ticks.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ def lstm_unroll(
     is_first: torch.Tensor,
     active: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Runs [T, B, n] from h and c [B, size], which are zero where `is_first` and stay where not
-    `active` ([T, B]): h after every tick [T, B, size], and c after the last.
+    """Runs over x [T, B, n]; returns h after every tick [T, B, size], and c after the last tick.
 
-    The weights are as torch's LSTM has them: of inputs and of h, [4 * size, n] with the gates i, f,
-    g, o, and the biases of both.
+    h and c [B, size] are zeroed where `is_first`, and do not change where not `active` ([T, B]).
+    The weights are those of torch's LSTM: of inputs and of h, [4 * size, n] with the gates i, f, g,
+    o, and the biases of both.
     """
-    of_x, of_h, bias_x, bias_h = weights
-    driven = F.linear(x, of_x, bias_x + bias_h)
-    out, c_last = _Unroll.apply(driven, of_h, h, c, is_first, active)  # type: ignore[no-untyped-call]
+    weight_x, weight_h, bias_x, bias_h = weights
+    from_x = F.linear(x, weight_x, bias_x + bias_h)
+    out, c_last = _Unroll.apply(from_x, weight_h, h, c, is_first, active)  # type: ignore[no-untyped-call]
     return out, c_last
 
 
 class _Gates(NamedTuple):
-    """One tick's, [B, 4 * size] and views of it: first what drives them, then what they are."""
+    """The gates of one tick, [B, 4 * size], and views of it: first their inputs, then their
+    values."""
 
     whole: torch.Tensor
     i_and_f: torch.Tensor
@@ -50,21 +51,21 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        driven: torch.Tensor,
-        of_h: torch.Tensor,
+        from_x: torch.Tensor,
+        weight_h: torch.Tensor,
         h: torch.Tensor,
         c: torch.Tensor,
         is_first: torch.Tensor,
         active: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ticks, rows, _ = driven.shape
+        ticks, rows, _ = from_x.shape
         fresh, held = _rows_by_tick(is_first), _rows_by_tick(~active)
-        gates = torch.empty_like(driven)
-        # By tick: h and c that go in, tanh of the new c, h that comes out.
-        h_in, c_in, tanh_c, h_out = driven.new_empty(4, ticks, rows, h.shape[-1]).unbind()
-        turned = of_h.t()
-        for drive, gate, before, c_before, tanh, after, start, hold in zip(
-            driven.unbind(),
+        gates = torch.empty_like(from_x)
+        # By tick: h and c before it, tanh of the new c, and h after it.
+        h_in, c_in, tanh_c, h_out = from_x.new_empty(4, ticks, rows, h.shape[-1]).unbind()
+        weight_t = weight_h.t()
+        for tick_x, gate, before, c_before, tanh, after, start, hold in zip(
+            from_x.unbind(),
             _by_tick(gates),
             *(x.unbind() for x in (h_in, c_in, tanh_c, h_out)),
             fresh,
@@ -76,7 +77,7 @@ class _Unroll(torch.autograd.Function):
             if start is not None:
                 before.index_fill_(0, start, 0.0)
                 c_before.index_fill_(0, start, 0.0)
-            torch.addmm(drive, before, turned, out=gate.whole)
+            torch.addmm(tick_x, before, weight_t, out=gate.whole)
             gate.i_and_f.sigmoid_()
             gate.g.tanh_()
             gate.o.sigmoid_()
@@ -86,7 +87,7 @@ class _Unroll(torch.autograd.Function):
             if hold is not None:
                 h.index_copy_(0, hold, before[hold])
                 c.index_copy_(0, hold, c_before[hold])
-        ctx.save_for_backward(of_h, gates, h_in, c_in, tanh_c)
+        ctx.save_for_backward(weight_h, gates, h_in, c_in, tanh_c)
         ctx.fresh, ctx.held = fresh, held
         return h_out, c
 
@@ -95,12 +96,13 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         of_out, of_c = gradients[0].unbind(), gradients[1].clone()
         weight, gates, h_in, c_in, tanh_c = ctx.saved_tensors
-        found = torch.empty_like(gates)
-        known, wanted = _by_tick(gates), _by_tick(found)
+        of_gates = torch.empty_like(gates)
+        gates_by_tick, of_gates_by_tick = _by_tick(gates), _by_tick(of_gates)
         c_before, tanh = c_in.unbind(), tanh_c.unbind()
         of_h = torch.zeros_like(of_c)
-        for t in reversed(range(len(known))):
-            gate, of_gate, fresh, held = known[t], wanted[t], ctx.fresh[t], ctx.held[t]
+        for t in reversed(range(len(gates_by_tick))):
+            gate, of_gate = gates_by_tick[t], of_gates_by_tick[t]
+            fresh, held = ctx.fresh[t], ctx.held[t]
             of_h += of_out[t]
             if held is not None:
                 past_h, past_c = of_h[held], of_c[held]
@@ -122,28 +124,28 @@ class _Unroll(torch.autograd.Function):
             if fresh is not None:
                 of_h.index_fill_(0, fresh, 0.0)
                 of_c.index_fill_(0, fresh, 0.0)
-        of_weight = found.flatten(0, 1).t() @ h_in.flatten(0, 1)
-        return found, of_weight, of_h, of_c, None, None
+        of_weight = of_gates.flatten(0, 1).t() @ h_in.flatten(0, 1)
+        return of_gates, of_weight, of_h, of_c, None, None
 
 
 def _rows_by_tick(mask: torch.Tensor) -> list[torch.Tensor | None]:
-    """Of each tick of bool [T, B] the rows that are set; None if there are none."""
+    """The rows that are set in bool [T, B], by tick; None for a tick without any."""
     counts: list[int] = mask.sum(1).tolist()
     rows = mask.nonzero()[:, 1].split(counts)  # type: ignore[no-untyped-call]
     return [found if count else None for found, count in zip(rows, counts, strict=True)]
 
 
 def _by_tick(gates: torch.Tensor) -> list[_Gates]:
-    """Views of [T, B, 4 * size], a tick each."""
+    """Views of [T, B, 4 * size], one for each tick."""
     size = gates.shape[-1] // 4
     return [_Gates(tick, tick[:, : 2 * size], *tick.chunk(4, -1)) for tick in gates.unbind()]
 
 
 def _through_tanh(gradient: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """In place: the gradient of what tanh made `y` of."""
+    """The gradient of the input of tanh, from that of its output `y`; in place."""
     return torch.ops.aten.tanh_backward.grad_input(gradient, y, grad_input=gradient)  # type: ignore[no-any-return]
 
 
 def _through_sigmoid(gradient: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """In place: the gradient of what the sigmoid made `y` of."""
+    """The gradient of the input of the sigmoid, from that of its output `y`; in place."""
     return torch.ops.aten.sigmoid_backward.grad_input(gradient, y, grad_input=gradient)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Fully connected layers and how their weights start."""
+"""Fully connected layers, and their initial weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from srl.policies.actor_critic_config import Activation
 from srl.policies.nets.towers import ACTIVATED
 
-# In place: a linear layer's gradient does not need its output, and less memory is touched.
+# In place: the gradient of a linear layer does not need its output, and this touches less memory.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "tanh": torch.tanh_,
     "relu": torch.relu_,
@@ -26,7 +26,7 @@ GAIN = math.sqrt(2.0)
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = GAIN) -> nn.Linear | nn.Conv2d:
-    """Starts a layer with orthogonal weights and no bias, in place."""
+    """Sets a layer's weights to an orthogonal matrix and its bias to zero, in place."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -34,7 +34,7 @@ def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = GAIN) -> nn.Linear | 
 
 
 class MLP(nn.Module):
-    """Linear layers, each followed by the activation; no layers at all is the identity."""
+    """Linear layers, each followed by the activation; without layers it is the identity."""
 
     def __init__(self, num_inputs: int, sizes: Sequence[int], activation: Activation) -> None:
         super().__init__()
@@ -42,8 +42,8 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(orthogonal(nn.Linear(a, b)) for a, b in pairwise(widths))
         self.activation = activation
         self.num_outputs = widths[-1]
-        # The same parameters once more, outside of the module tree: at a few rows, finding them
-        # in it takes longer than the mathematics.
+        # The same parameters again, outside of the module tree: at a few rows, finding them in the
+        # tree takes longer than the arithmetic.
         self.in_order = [(layer.weight, layer.bias) for layer in self.layers]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Running mean and variance that live in the policy, so that they travel with its weights."""
+"""Running mean and variance as buffers of the policy, so that they travel with its weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EPSILON = 1e-8
 
 
 class RunningNorm(nn.Module):
-    """Normalises by the mean and variance of all it has been shown (Chan et al. 1979, parallel
-    variance).
+    """Normalises by the running mean and variance of all tracked values.
 
-    The statistics change only in `track`, which the learner calls on the batches it consumes.
+    The statistics are combined as by Chan et al. 1979 (parallel variance). They change only in
+    `track`, which the learner calls with the batches that it consumes.
     """
 
     mean: torch.Tensor
@@ -28,7 +28,7 @@ class RunningNorm(nn.Module):
         self.shape = shape
         self.clip = clip
         self.gather: Callable[[torch.Tensor], torch.Tensor] | None = None
-        """Where several trainers learn together: each one's numbers to those of all, [trainers,
+        """Set where several trainers learn together: gathers the numbers of all, [trainers,
         ...]."""
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("var", torch.ones(shape))
@@ -36,7 +36,7 @@ class RunningNorm(nn.Module):
 
     @property
     def std(self) -> torch.Tensor:
-        """The standard deviation so far; 1 before anything was shown."""
+        """The standard deviation so far; 1 before any values."""
         return (self.var + EPSILON).sqrt()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,8 +45,8 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def track(self, values: torch.Tensor, name: str = "values") -> None:
-        """Takes [N, *shape] more values into the statistics; refuses NaN and infinity."""
-        # Float64: the difference of two large numbers decides over the variance.
+        """Updates the statistics with [N, *shape] values. NaN or infinity is a LearnError."""
+        # Float64, because the variance comes from differences of large numbers.
         values = values.double()
         count = float(len(values))
         if len(values):
@@ -54,7 +54,7 @@ class RunningNorm(nn.Module):
         else:
             mean, var = torch.zeros_like(self.mean).double(), torch.zeros_like(self.var).double()
         if self.gather is not None:
-            count, mean, var = self._together(count, mean, var)
+            count, mean, var = self._combined(count, mean, var)
         if not count:
             return
         if not bool(torch.isfinite(mean + var).all()):
@@ -71,10 +71,10 @@ class RunningNorm(nn.Module):
         self.var.copy_(new_var)
         self.count.copy_(total)
 
-    def _together(
+    def _combined(
         self, count: float, mean: torch.Tensor, var: torch.Tensor
     ) -> tuple[float, torch.Tensor, torch.Tensor]:
-        """The moments of what all trainers were shown, from those of each."""
+        """The moments of all trainers' values, from those of each trainer."""
         assert self.gather is not None
         counts, means, variances = self.gather(
             torch.stack([torch.full_like(mean, count), mean, var])

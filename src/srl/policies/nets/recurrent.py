@@ -1,5 +1,5 @@
-"""Memory: one LSTM or GRU layer that starts anew where an episode does and holds still where nobody
-acts."""
+"""Policy memory: one LSTM or GRU layer that resets where episodes start, and holds still at
+inactive ticks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ State = dict[str, torch.Tensor]
 
 
 class RecurrentCore(nn.Module):
-    """Features [T, B, n] and a state of [B, size] leaves to outputs [T, B, size] and the state
-    after them."""
+    """Features [T, B, n] and a state of [B, size] leaves to outputs [T, B, size] and the next
+    state."""
 
     def __init__(self, num_inputs: int, size: int, kind: Literal["lstm", "gru"]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class RecurrentCore(nn.Module):
                 nn.init.zeros_(weight)
 
     def step(self, x: torch.Tensor, state: State) -> State:
-        """The state after one tick with features [B, n]; its "h" is the output."""
+        """Returns the state after one tick with features [B, n]; its "h" is the output."""
         weights: list[torch.Tensor] = self.rnn.all_weights[0]  # type: ignore[assignment]
         if len(self.keys) == 2:
             h, c = torch.lstm_cell(x, (state["h"], state["c"]), *weights)
@@ -41,9 +41,10 @@ class RecurrentCore(nn.Module):
     def unroll(
         self, x: torch.Tensor, state: State, is_first: torch.Tensor, active: torch.Tensor
     ) -> tuple[torch.Tensor, State]:
-        """Runs over [T, B]: zero where `is_first`, unchanged where not `active`."""
+        """Runs over [T, B]; the state is zeroed where `is_first`, and does not change where not
+        `active`."""
         if bool(active.all()) and not bool(is_first[1:].any()):
-            return self._whole(x, reset(state, is_first[0]))
+            return self._unroll_at_once(x, reset(state, is_first[0]))
         if len(self.keys) == 2:
             weights = self.rnn.all_weights[0]
             out, c = lstm_unroll(x, state["h"], state["c"], weights, is_first, active)
@@ -56,8 +57,8 @@ class RecurrentCore(nn.Module):
             outputs.append(state["h"])
         return torch.stack(outputs), state
 
-    def _whole(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        """All ticks in one call, after the first of which no row is reset and none is held."""
+    def _unroll_at_once(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        """Runs all ticks in one call, where no row is reset or held after the first tick."""
         start = tuple(state[key].unsqueeze(0).contiguous() for key in self.keys)
         if len(self.keys) == 2:
             out, (h, c) = self.rnn(x, start)

@@ -1,8 +1,8 @@
-"""Fully connected networks side by side over one input, with gradients written by hand.
+"""Several fully connected networks (towers) over one input, with gradients written by hand.
 
-Two small towers are the usual actor and critic of vector observations. Autograd would record a node
-for every operation of them, and at a few hundred rows that costs as much as the arithmetic; here
-all towers are one node. Layers run through `activated`, which is also what inference uses.
+Two small towers are the usual actor and critic for vector observations. Autograd would record a
+node for every operation of them. At a few hundred rows that costs as much as the arithmetic. Here
+all towers are one node. Layers run through `ACTIVATED`, which inference uses, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 
 def _tanh(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    # tanh(z) = 2 sigmoid(2 z) - 1: torch's CPU kernel of tanh takes three times as long as that of
-    # sigmoid, and longer than the matrix product before it. The factor 2 costs nothing in there.
+    # tanh(z) = 2 sigmoid(2 z) - 1: torch's CPU kernel for tanh takes three times as long as the one
+    # for sigmoid, and longer than the matrix product before it. The factor 2 is free in that
+    # product.
     out = torch.addmm(bias, x, weight.t(), beta=2, alpha=2).sigmoid_()
     return torch.add(_MINUS_ONE, out, alpha=2, out=out)
 
@@ -54,13 +55,13 @@ _BACKWARD: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "relu": _relu_backward,
     "elu": _elu_backward,
 }
-"""(gradient of the output, the output) to the gradient of the activation's input."""
+"""(gradient of the output, output) to the gradient of the activation's input."""
 
 
 def run_towers(x: torch.Tensor, towers: Sequence[Layers], activation: str) -> list[torch.Tensor]:
-    """What each tower makes of [N, n]; the activation follows all layers but a tower's last.
+    """The output of each tower for [N, n]; the activation follows all layers but a tower's last.
 
-    With gradients if they are enabled.
+    Gradients flow if they are enabled.
     """
     if torch.is_grad_enabled():
         weights = [tensor for layers in towers for layer in layers for tensor in layer]
@@ -69,23 +70,24 @@ def run_towers(x: torch.Tensor, towers: Sequence[Layers], activation: str) -> li
     return [_run(x, layers, ACTIVATED[activation])[0] for layers in towers]
 
 
-def push(
+def forward_pass(
     x: torch.Tensor, towers: Sequence[Layers], activation: str
 ) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
-    """As `run_towers` without gradients; also the input of every layer, for `pull`."""
+    """As `run_towers` without gradients. Also returns the input of every layer, for
+    `backward_pass`."""
     found = [_run(x, layers, ACTIVATED[activation]) for layers in towers]
     return [out for out, _ in found], [inputs for _, inputs in found]
 
 
-def pull(
+def backward_pass(
     gradients: Sequence[torch.Tensor],
     inputs: Sequence[list[torch.Tensor]],
     towers: Sequence[Layers],
     activation: str,
 ) -> None:
-    """Writes the gradients of all weights where they are kept, over what is there.
+    """Overwrites the gradients of all weights, where torch keeps them.
 
-    `gradients` are those of the towers' outputs.
+    `gradients` are those of the towers' outputs, and `inputs` come from `forward_pass`.
     """
     backward = _BACKWARD[activation]
     for gradient, seen, layers in zip(gradients, inputs, towers, strict=True):

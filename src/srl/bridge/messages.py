@@ -1,0 +1,162 @@
+"""The messages between bridges.
+
+Any message may be lost, doubled, late or cut short. So each message is either sent again until it
+is answered, or sent every second. Numbers (`seq`, `lease`, `version`) show which messages are old.
+Streams and policies are numbered in the order of the plan.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from srl.data.counts import Count, Version
+from srl.net.framing import Natural
+
+MAX_SLOTS = 1024
+"""Largest number of slots in one request or reply."""
+_Names = Annotated[str, msgspec.Meta(max_length=256)]
+_Slots = Annotated[list[Natural], msgspec.Meta(min_length=1, max_length=MAX_SLOTS)]
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Versions = Annotated[list[Version], msgspec.Meta(max_length=MAX_SLOTS)]
+_Ends = dict[Natural, dict[Natural, Annotated[int, msgspec.Meta(ge=0, le=2)]]]
+"""For each stream, the state of each end: 0 has not come yet, 1 is there, 2 has left."""
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+    """First message of a connection: the sender's incarnation, and a digest of its plan."""
+
+    incarnation: Natural
+    digest: _Names
+    packs: bool
+    """Whether the sender packs (compresses) pixels for hosts that do so too."""
+    heard: bool
+    """Whether the sender has received the other bridge's hello."""
+
+
+class PresenceReport(msgspec.Struct, array_like=True, frozen=True, tag="status"):
+    """Which ends of streams are on the sender's host, and what it has of accounts and weights.
+
+    It is sent at every change and every second, to the hosts that need it.
+    """
+
+    clients: _Ends = {}
+    writers: _Ends = {}
+    readers: _Ends = {}
+    accounts: dict[Natural, tuple[Version, Count, Count]] = {}
+    """For streams that the sender owns: base version, fragments lost, next ticket."""
+    versions: dict[Natural, Version] = {}
+    """The version of the weights that the sender has, by policy."""
+    coming: dict[Natural, Natural] = {}
+    """Number of parts of newer weights that the sender has received, by policy."""
+    anew: dict[Natural, tuple[Count, Count, Count]] = {}
+    """For streams that the receiver owns: the request of a trainer on the sender's host to set the
+    base version anew. Number of such requests so far, the new version, and fragments that are still
+    on their way to the trainer."""
+
+
+class RequestBatch(msgspec.Struct, array_like=True, frozen=True, tag="request"):
+    """Rows that need an action; then, slot by slot, the bytes of the request's arrays."""
+
+    stream: Natural
+    slots: _Slots
+    rows: _Slots
+    seqs: _Slots
+    """The number of each slot's request; it stays the same when the request is sent again."""
+
+
+class ReplyBatch(msgspec.Struct, array_like=True, frozen=True, tag="reply"):
+    """Replies of the policy; then, slot by slot, the bytes of the reply's arrays."""
+
+    stream: Natural
+    slots: _Slots
+    rows: _Slots
+    seqs: _Slots
+    versions: _Versions
+
+
+class SlotRequest(msgspec.Struct, array_like=True, frozen=True, tag="want"):
+    """Writers that wait for slots ask the stream's owner for them."""
+
+    stream: Natural
+    writers: _Slots
+
+
+class SlotGrant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
+    """The owner grants a slot to a writer."""
+
+    stream: Natural
+    writer: Natural
+    ticket: Count
+    lease: Natural
+    """The number of this grant; no other grant ever has it."""
+
+
+class GrantAccepted(msgspec.Struct, array_like=True, frozen=True, tag="took"):
+    """Answer to a grant that has arrived."""
+
+    stream: Natural
+    lease: Natural
+
+
+class Fragment(msgspec.Struct, array_like=True, frozen=True, tag="fragment"):
+    """A committed fragment; then the bytes of its slot."""
+
+    stream: Natural
+    lease: Natural
+    length: Natural
+    env_steps: Count
+    whole: bool
+    """Whether the bytes are the slot as one piece, not array by array."""
+
+
+class SlotReturned(msgspec.Struct, array_like=True, frozen=True, tag="return"):
+    """A granted slot is given back without a fragment."""
+
+    stream: Natural
+    lease: Natural
+    lost: bool
+    """Whether a fragment was begun in it, and lost."""
+
+
+class FragmentStored(msgspec.Struct, array_like=True, frozen=True, tag="done"):
+    """Answer to a fragment or to a returned slot: the grant has ended."""
+
+    stream: Natural
+    lease: Natural
+
+
+class WeightsChunk(msgspec.Struct, array_like=True, frozen=True, tag="weights"):
+    """A part of a policy's weights; then the bytes of the part."""
+
+    policy: Natural
+    version: Count
+    part: Natural
+
+
+class ChunkStored(msgspec.Struct, array_like=True, frozen=True, tag="taken"):
+    """Answer to a part of a policy's weights that has arrived."""
+
+    policy: Natural
+    version: Count
+    part: Natural
+
+
+class RankNumbers(msgspec.Struct, array_like=True, frozen=True, tag="ranks"):
+    """The numbers of a policy's ranks that are on the sender's host."""
+
+    policy: Natural
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+    rows: dict[Natural, Annotated[list[_Int64], msgspec.Meta(max_length=64)]]
+    """For each rank its row of `services/trainer_table.py`."""
+
+
+Message = (
+    Hello | PresenceReport | RequestBatch | ReplyBatch | SlotRequest | SlotGrant | GrantAccepted
+    | Fragment | SlotReturned | FragmentStored | WeightsChunk | ChunkStored | RankNumbers
+)  # fmt: skip
+KINDS = (
+    "hello", "status", "request", "reply", "want", "grant", "took", "fragment", "return", "done",
+    "weights", "taken", "ranks",
+)  # fmt: skip

@@ -1,0 +1,208 @@
+"""Presence: tells other hosts which ends of streams have come and left.
+
+Servers hear of clients, readers of writers, and writers of readers. Hosts also tell which version
+of the weights they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from srl.arena.arena import Arena
+from srl.bridge.messages import PresenceReport
+from srl.bridge.messenger import PeerMessenger, one_of
+from srl.bridge.parameters import WeightsReceiver, WeightsSender
+from srl.bridge.samples import FragmentSender
+from srl.errors import SpecError
+from srl.services.parameters import ParameterWriter
+from srl.streams.inference import InferenceMemory
+from srl.streams.sample_accounting import count_anew
+from srl.streams.sample_memory import SampleMemory
+
+STATUS_SECONDS = 1.0
+"""How often everything is sent again, whether it has changed or not."""
+OPEN, LEFT = 1, 2
+
+
+class Presence:
+    """Sends the presence of this host's ends to other hosts, and copies theirs into memory here."""
+
+    def __init__(
+        self,
+        arena: Arena,
+        post: PeerMessenger,
+        fragment_sender: Sequence[FragmentSender],
+        weights_sender: Sequence[WeightsSender],
+        weights_receiver: Sequence[WeightsReceiver],
+    ) -> None:
+        self._arena = arena
+        self._post = post
+        self._inference = [InferenceMemory(spec, arena) for spec in post.plan.inference]
+        self._samples = [SampleMemory(stream.spec, arena) for stream in post.plan.samples]
+        self._parameters = [ParameterWriter(one.spec, arena) for one in post.plan.weights]
+        self._fragment_sender = fragment_sender
+        self._weights_sender = weights_sender
+        self._weights_receiver = weights_receiver
+        self._sent: dict[str, tuple[PresenceReport, float]] = {}
+        self._done_requests: dict[tuple[str, int], int] = {}
+        """For each host and stream: the number of the trainer's last request for a new base version
+        that was done here."""
+        self._last_fingerprint = b""
+        self._next_report = 0.0
+        self.busy = False
+
+    def follow(self, gone: frozenset[str]) -> None:
+        """Applies a new address book: reports to all hosts again, and removes writers of `gone`
+        hosts."""
+        self._last_fingerprint, self._next_report = b"", 0.0
+        for host in gone:
+            self._sent.pop(host, None)
+        self._done_requests = {
+            key: asked for key, asked in self._done_requests.items() if key[0] not in gone
+        }
+        for memory, stream in zip(self._samples, self._post.plan.samples, strict=True):
+            if memory.granted[0]:
+                continue
+            for writer, process in enumerate(stream.spec.writers):
+                was_there = self._post.former_homes.get(process) in gone
+                if memory.open_writers[writer] == OPEN and was_there:
+                    memory.open_writers[writer] = 0
+
+    def turn(self, now: float) -> None:
+        """Sends changes at once, and everything once a second."""
+        seen = self._fingerprint()
+        if seen == self._last_fingerprint and now < self._next_report:
+            return
+        self._last_fingerprint, self._next_report = seen, now + STATUS_SECONDS
+        for peer in self._post.peers.others:
+            if not self._post.greeted(peer.host):
+                continue
+            status = self._status(peer.host)
+            before, when = self._sent.get(peer.host, (None, 0.0))
+            if status != before or now >= when:
+                if self._post.send(peer.host, status):
+                    self._sent[peer.host] = (status, now + STATUS_SECONDS)
+                else:
+                    self._last_fingerprint = b""
+
+    def _fingerprint(self) -> bytes:
+        """The state whose changes are sent at once, as bytes to compare."""
+        parts = [host.encode() for host in self._post.known_hosts]
+        parts += [memory.open_clients.tobytes() for memory in self._inference]
+        for memory in self._samples:
+            states = memory.open_writers.tobytes()
+            numbers = (memory.open_readers, memory.base_version, memory.first_ticket, memory.anew)
+            parts += [states, *(array.tobytes() for array in numbers)]
+            if LEFT in states:
+                # A writer counts as left only when all of its fragments have arrived.
+                parts.append(memory.status.tobytes())
+        parts += [b"%d" % part.version for part in self._weights_receiver]
+        return b"/".join(parts)
+
+    def _status(self, host: str) -> PresenceReport:
+        post, plan = self._post, self._post.plan
+        here = post.at_home
+        clients = {
+            number: {i: self._inference[number].open_clients[i] for i in here(spec.clients)}
+            for number, spec in enumerate(plan.inference)
+            if host in post.hosts(spec.servers)
+        }
+        writers, readers, accounts, anew = {}, {}, {}, {}
+        for number, (memory, stream) in enumerate(zip(self._samples, plan.samples, strict=True)):
+            spec = stream.spec
+            if post.peers.hosts_of(spec.readers)[:1] == (host,):
+                writers[number] = {i: self._writer(number, i) for i in here(spec.writers)}
+                if memory.anew[0]:
+                    anew[number] = tuple(int(cell) for cell in memory.anew)
+            if host in post.hosts(spec.writers) and here(spec.readers):
+                readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
+                numbers = (memory.base_version, memory.first_ticket, memory.next_ticket)
+                accounts[number] = tuple(int(array[0]) for array in numbers)
+        told = {n: part for n, part in enumerate(self._weights_receiver) if host in part.told}
+        versions = {number: part.version for number, part in told.items()}
+        coming = {number: part.coming for number, part in told.items()}
+        return PresenceReport(
+            clients, writers, readers, accounts, versions, coming, anew,  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _writer(self, number: int, writer: int) -> int:
+        state = int(self._samples[number].open_writers[writer])
+        is_sending = state == LEFT and self._fragment_sender[number].holds_of(writer)
+        return OPEN if is_sending else state
+
+    # -- hearing ---------------------------------------------------------------------------------
+
+    def status(self, host: str, message: PresenceReport) -> None:
+        """Copies what another host reports about its own ends."""
+        plan = self._post.plan
+        for number, states in message.clients.items():
+            spec = one_of(plan.inference, number)
+            self._check(host, spec.clients, states)
+            cells = self._inference[number].open_clients
+            changed = {i: s for i, s in states.items() if cells[i] != s}
+            for client, state in changed.items():
+                cells[client] = state
+            if LEFT in changed.values():
+                self._arena.wake(*spec.servers)
+        for number, states in message.writers.items():
+            self._mirror_writers(host, number, states)
+        for number, states in message.readers.items():
+            self._mirror_readers(host, number, states, message.accounts.get(number))
+        for number, asked in message.anew.items():
+            self._count_anew(host, number, *asked)
+        for number, version in message.versions.items():
+            trainers = one_of(plan.weights, number).trainers
+            self._weights_sender[number].has(host, version, message.coming.get(number, 0))
+            if version > self._weights_receiver[number].version:
+                # A lost publisher made that version. The trainers here must continue above it.
+                self._parameters[number].note_remote_version(version)
+                self._arena.wake(*trainers)
+
+    def _mirror_writers(self, host: str, number: int, states: dict[int, int]) -> None:
+        spec = one_of(self._post.plan.samples, number).spec
+        self._check(host, spec.writers, states)
+        memory = self._samples[number]
+        changed = {i: s for i, s in states.items() if memory.open_writers[i] != s}
+        if memory.granted[0] or not changed:
+            return
+        for writer, state in changed.items():
+            memory.open_writers[writer] = state
+        if LEFT in changed.values():
+            self._arena.wake(*spec.readers)
+
+    def _mirror_readers(
+        self, host: str, number: int, states: dict[int, int], accounts: tuple[int, int, int] | None
+    ) -> None:
+        spec = one_of(self._post.plan.samples, number).spec
+        if not states:
+            raise SpecError(f"status: {host} reports on stream {number}, but runs no reader of it.")
+        self._check(host, spec.readers, states)
+        memory = self._samples[number]
+        if not memory.granted[0]:
+            return
+        before = (memory.open_readers.tobytes(), memory.first_ticket.tobytes())
+        for reader, state in states.items():
+            memory.open_readers[reader] = state
+        if accounts is not None:
+            memory.base_version[0], memory.first_ticket[0], memory.next_ticket[0] = accounts
+        if (memory.open_readers.tobytes(), memory.first_ticket.tobytes()) != before:
+            self._arena.wake(*spec.writers)
+
+    def _count_anew(self, host: str, number: int, times: int, version: int, under_way: int) -> None:
+        spec = one_of(self._post.plan.samples, number).spec
+        memory = self._samples[number]
+        if memory.granted[0] or self._done_requests.get((host, number), 0) >= times:
+            return
+        self._done_requests[host, number] = times
+        # A new owner, or a new bridge of the same owner, also hears of requests that are done.
+        request = [times, version, under_way]
+        if version >= memory.base_version[0] and memory.anew.tolist() != request:
+            count_anew(spec, self._arena, version, under_way)
+            memory.anew[:] = request
+
+    def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
+        for index in states:
+            if index >= len(processes) or self._post.homes.get(processes[index]) != host:
+                raise SpecError(
+                    f"status: {host} reports on process {index}, which it does not run."
+                )

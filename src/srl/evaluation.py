@@ -1,0 +1,281 @@
+"""Evaluates the policies of runs, and makes videos of them.
+
+Each policy can be replaced by `RUN`, `RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from srl.acting import ActingPolicy
+from srl.data.spec import EnvSpec
+from srl.envs.protocol import EnvGroup
+from srl.envs.registry import make_group, probe, probe_spaces
+from srl.errors import ConfigError, RunError
+from srl.experiment import SEEDS, Experiment, PolicyConfig, assign_agents
+from srl.launch.directory.run_dir import RunDir, split_source, weights_of
+from srl.launch.plan.build import learning_policies, metric_names, plan_policies
+from srl.services.metric_names import MetricNames
+from srl.services.score import Score
+from srl.workers.episode_player import PlayedEpisodes, Player
+from srl.workers.wiring import build_policy, needed_shapes
+
+if TYPE_CHECKING:
+    from srl.policies.protocol import Policy
+
+OnProgress = Callable[[int, int], None]
+"""Called after every step with the number of ended episodes and the number of steps."""
+
+EVAL_ENVS = 8
+"""Environments of an evaluation, which are played side by side."""
+
+
+def evaluate(
+    path: Path,
+    *,
+    trust: bool,
+    episodes: int,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    seed: int,
+    explore: bool,
+    on_progress: OnProgress | None = None,
+) -> Score:
+    """Plays episodes with a run's policies, some of which may be replaced."""
+    experiment = RunDir(path).read_trusted(trust=trust)
+    cast = _cast(path, experiment, checkpoint, replaced, trust)
+    result = _play(
+        experiment,
+        cast,
+        episodes=episodes,
+        seed=seed,
+        explore=explore,
+        envs=EVAL_ENVS,
+        on_progress=on_progress,
+    )
+    return Score(result.returns, result.lengths, result.agents, cast.names)
+
+
+def record_video(
+    path: Path,
+    video: Path,
+    *,
+    trust: bool,
+    episodes: int,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    seed: int,
+    explore: bool,
+    fps: int,
+    on_progress: OnProgress | None = None,
+) -> Path:
+    """Plays episodes into a video file and returns the file, a GIF if there is no encoder."""
+    import imageio
+
+    if video.suffix.lower() not in (".mp4", ".gif"):
+        raise ConfigError(f"video: expected a name that ends in .mp4 or .gif, got {video.name!r}.")
+    if not 1 <= fps <= 1000:
+        raise ConfigError(f"fps: expected a number from 1 to 1000, got {fps}.")
+    options: dict[str, Any] = {"duration": 1000 / fps, "loop": 0}
+    if video.suffix.lower() == ".mp4":
+        if _has_encoder():
+            options = {"fps": fps, "macro_block_size": 2}
+        else:
+            video = video.with_suffix(".gif")
+    experiment = RunDir(path).read_trusted(trust=trust)
+    cast = _cast(path, experiment, checkpoint, replaced, trust)
+    try:
+        video.parent.mkdir(parents=True, exist_ok=True)
+        with imageio.get_writer(video, **options) as writer:
+            _play(
+                experiment,
+                cast,
+                episodes=episodes,
+                seed=seed,
+                explore=explore,
+                envs=1,
+                on_tick=lambda envs: writer.append_data(_pad_to_even(envs.render(0))),
+                on_progress=on_progress,
+            )
+    except OSError as error:
+        raise RunError(f"{video}: cannot write the video ({error.strerror or error}).") from error
+    return video
+
+
+def acting_policy(
+    path: Path, name: str, checkpoint: str = "latest", *, trust: bool
+) -> ActingPolicy:
+    """One policy of a run, ready to choose actions."""
+    experiment = RunDir(path).read_trusted(trust=trust)
+    spec = probe(experiment.env)
+    agent = assign_agents(experiment.policies, list(spec.agents))[name][0]
+    at = RunDir(path).store().find(checkpoint).number
+    policy = _load(f"{path}@{at}:{name}", name, spec, experiment, trust=trust)
+    return ActingPolicy(policy, name, probe_spaces(experiment.env)[agent])
+
+
+# -- policies and their agents ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Policies and the agents that each of them plays."""
+
+    policies: dict[str, Policy]
+    policy_agents: dict[str, tuple[str, ...]]
+    names: MetricNames
+
+
+def _cast(
+    path: Path, experiment: Experiment, checkpoint: str, replaced: Mapping[str, str], trust: bool
+) -> _Cast:
+    spec = probe(experiment.env)
+    roles = dict(experiment.policies)
+    for name in replaced:
+        if name not in roles:
+            if name not in spec.agents:
+                raise ConfigError(
+                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}) or an "
+                    f"agent ({', '.join(spec.agents)}), got neither."
+                )
+            # The agent gets its own policy, in front of the policy whose pattern matches it.
+            roles = {name: PolicyConfig(agents=(name,)), **roles}
+    policy_agents = assign_agents(roles, list(spec.agents), idle=True)
+    sources = dict(replaced)
+    if own := [name for name in policy_agents if name not in replaced]:
+        at = RunDir(path).store().find(checkpoint).number
+        sources |= {name: f"{path}@{at}:{name}" for name in own}
+    policies = {
+        name: _load(sources[name], name, spec, experiment, agents[0], trust=trust)
+        for name, agents in policy_agents.items()
+    }
+    learning = learning_policies(experiment.policies)
+    return _Cast(policies, policy_agents, MetricNames(metric_names(roles, spec).policies, learning))
+
+
+def _load(
+    source: str,
+    role: str,
+    spec: EnvSpec,
+    experiment: Experiment,
+    agent: str = "",
+    *,
+    trust: bool,
+) -> Policy:
+    """The policy that `RUN@CHECKPOINT:POLICY` or `random` names, for one of the run's agents."""
+    if source == "random":
+        alone = msgspec.structs.replace(spec, agents={agent: spec.agents[agent]})
+        random = {"random": PolicyConfig(mode="random")}
+        (plan,) = plan_policies(dataclasses.replace(experiment, policies=random), alone).values()
+        # The role may be an agent's name, which need not be a valid policy name.
+        return build_policy(msgspec.structs.replace(plan, name=role), experiment.seed)
+    run, checkpoint, name = split_source(source)
+    source_run = RunDir(run).read_trusted(trust=trust)
+    name = name or (role if role in source_run.policies else _only_policy(source_run, run))
+    if name not in source_run.policies:
+        known = ", ".join(source_run.policies)
+        raise ConfigError(f"{source}: no policy {name!r} in that run; it has {known}.")
+    plans = plan_policies(source_run, probe(source_run.env))
+    plan = plans[name]
+    if agent and plan.agent != spec.agents[agent]:
+        raise ConfigError(
+            f"{source}: policy {name!r} expects {plan.agent.obs} and {plan.agent.action}, but "
+            f"{agent!r} has {spec.agents[agent].obs} and {spec.agents[agent].action}."
+        )
+    weights = ""
+    if plan.mode != "random":
+        shapes = needed_shapes(plan, source_run.seed)
+        weights = str(weights_of(f"{run}@{checkpoint}", shapes, name))
+    return build_policy(msgspec.structs.replace(plan, weights=weights), source_run.seed)
+
+
+def _only_policy(experiment: Experiment, run: Path) -> str:
+    if len(experiment.policies) != 1:
+        known = ", ".join(experiment.policies)
+        raise ConfigError(
+            f"{run}: it has several policies ({known}). Say which: {run}@latest:NAME."
+        )
+    return next(iter(experiment.policies))
+
+
+# -- play --------------------------------------------------------------------------------------
+
+
+def _play(
+    experiment: Experiment,
+    cast: _Cast,
+    *,
+    episodes: int,
+    seed: int,
+    explore: bool,
+    envs: int,
+    on_tick: Callable[[EnvGroup], None] | None = None,
+    on_progress: OnProgress | None = None,
+) -> PlayedEpisodes:
+    if episodes < 1:
+        raise ConfigError(f"episodes: expected at least 1, got {episodes}.")
+    if not 0 <= seed < SEEDS:
+        raise ConfigError(f"seed: expected a number from 0 to {SEEDS - 1}, got {seed}.")
+    group = make_group(
+        experiment.env,
+        num_envs=min(envs, episodes),
+        policy_agents=cast.policy_agents,
+        on_call=lambda call, index: None,
+        render=on_tick is not None,
+    )
+    try:
+        player = Player(
+            group,
+            cast.policies,
+            episodes=episodes,
+            seed=seed,
+            explore=float(explore),
+            on_tick=on_tick,
+        )
+        steps = 0
+        with _one_thread():
+            while not player.done:
+                player.tick()
+                steps += group.num_envs
+                if on_progress is not None:
+                    on_progress(episodes - player.episodes_left, steps)
+        return player.result
+    finally:
+        group.close()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets torch use one thread: batches of a few rows are too small for several."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _has_encoder() -> bool:
+    try:
+        import imageio_ffmpeg
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError):
+        return False
+    return True
+
+
+def _pad_to_even(picture: np.ndarray) -> np.ndarray:
+    """A picture with even sides, as video encoders need: odd sides get a repeated line."""
+    height, width = picture.shape[:2]
+    return np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

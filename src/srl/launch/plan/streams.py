@@ -1,0 +1,238 @@
+"""The streams of a plan: which workers are at their ends, and what carries them.
+
+If a policy has several trainers, each of its sample streams is split into parts: one for each
+trainer, all the way from the actors. So every trainer fills its part of a batch by itself. Each
+agent batch of an actor writes into one part; workers in between are divided one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from srl.data.spec import EnvSpec
+from srl.data.trajectory import TrajectorySpec
+from srl.errors import ConfigError
+from srl.experiment import Experiment, Graph, WorkerGroup
+from srl.resolve import resolve
+from srl.settings import convert
+from srl.streams.inference import InferenceSpec
+from srl.streams.sample import SampleSpec
+from srl.tracebacks import user_code
+from srl.workers.wiring import (
+    Carrier,
+    InferencePlan,
+    Plan,
+    PolicyPlan,
+    SamplePlan,
+    WorkerPlan,
+)
+
+if TYPE_CHECKING:
+    from srl.algorithms.protocol import Sampling
+    from srl.policies.protocol import Policy
+
+
+def own_streams(graph: Graph, group: WorkerGroup, index: int, groups: int) -> WorkerGroup:
+    """Returns a copy of a group for one of its workers, with the parts of streams that this worker
+    uses."""
+    agent_batches = _num_agent_batches(group, groups)
+
+    def parts(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            _part_name(name, part, graph.parts(name))
+            for name in names
+            for part in parts_of(index, group.count, agent_batches, graph.parts(name))
+        )
+
+    return dataclasses.replace(group, reads=parts(group.reads), writes=parts(group.writes))
+
+
+def _num_agent_batches(worker: WorkerGroup | WorkerPlan, groups: int) -> int:
+    """Agent batches of a worker for one policy, which is how many fragments it writes at once: an
+    actor has one for each of its groups, any other worker has one."""
+    return groups if worker.asks else 1
+
+
+def _part_name(stream: str, part: int, parts: int) -> str:
+    return f"{stream}@{part}" if parts > 1 else stream
+
+
+def parts_of(index: int, count: int, agent_batches: int, parts: int) -> list[int]:
+    """The parts of a stream that one of `count` workers uses.
+
+    Agent batch n uses part n mod `parts`; `agent_batches` is their number in each worker. If there
+    are fewer agent batches than parts, each one uses several parts.
+    """
+    own = range(index * agent_batches, (index + 1) * agent_batches)
+    total = count * agent_batches
+    if total >= parts or index >= count:
+        return sorted({agent_batch % parts for agent_batch in own})
+    return [part for part in range(parts) if part % total in own]
+
+
+def _carrier(ends: list[WorkerPlan], where: dict[str, str]) -> Carrier:
+    """The fastest carrier for where the ends are; `where` is the host of each process."""
+    if len({end.process for end in ends}) == 1:
+        return "inline"
+    return "shm" if len({where[end.process] for end in ends}) == 1 else "tcp"
+
+
+def plan_inference(
+    policies: dict[str, PolicyPlan],
+    modules: dict[str, Policy],
+    workers: list[WorkerPlan],
+    where: dict[str, str],
+    envs: int,
+    groups: int,
+) -> dict[str, InferencePlan]:
+    """The inference streams of every policy: one for each process if every client has a server in
+    its own process, else one that all processes share."""
+    plans = {}
+    for name, policy in policies.items():
+        clients = [w for w in workers if name in w.asks]
+        servers = [w for w in workers if name in w.serves]
+        processes = {w.process for w in servers}
+        if all(client.process in processes for client in clients):
+            instances = [
+                (
+                    f"{name}@{process}",
+                    [w for w in clients if w.process == process],
+                    [w for w in servers if w.process == process],
+                )
+                for process in sorted(processes)
+            ]
+        else:
+            instances = [(name, clients, servers)]
+        for key, own_clients, own_servers in instances:
+            plans[key] = InferencePlan(
+                policy=name,
+                carrier=_carrier([*own_clients, *own_servers], where),
+                clients=tuple(w.name for w in own_clients),
+                servers=tuple(w.name for w in own_servers),
+                spec=InferenceSpec(
+                    name=key,
+                    agent=policy.agent,
+                    extras=modules[name].extras_spec,
+                    policy_state=modules[name].state_spec,
+                    rows=envs * len(policy.agents),
+                    slots_per_client=groups,
+                    clients=tuple(w.process for w in own_clients),
+                    servers=tuple(w.process for w in own_servers),
+                ),
+            )
+    return plans
+
+
+def plan_samples(
+    experiment: Experiment,
+    graph: Graph,
+    env_spec: EnvSpec,
+    policies: dict[str, PolicyPlan],
+    modules: dict[str, Policy],
+    workers: list[WorkerPlan],
+    where: dict[str, str],
+    base_versions: dict[str, int],
+) -> dict[str, SamplePlan]:
+    """Every sample stream of the graph, in one part for each trainer of its policy."""
+    actor = experiment.actor
+    envs, agent_batches = actor.envs // (actor.count * actor.groups), actor.count * actor.groups
+    plans, patience = {}, experiment.sample.patience_seconds
+    for stream, node in graph.streams.items():
+        policy, module, parts = policies[node.policy], modules[node.policy], graph.parts(stream)
+        kind = resolve(policy.algorithm_class)
+        config = convert(policy.algorithm, kind.Config, "algorithm")
+        with user_code(f"algorithm {policy.algorithm_class!r}"):
+            kind.check(config, module)
+            sampling = kind.sampling(config)
+        _check_trainers(kind, agent_batches, parts)
+        trajectory = _trajectory(sampling, envs, env_spec, policy, module)
+        for part in range(parts):
+            name = _part_name(stream, part, parts)
+            writers = [w for w in workers if name in w.writes]
+            readers = [w for w in workers if name in w.reads]
+            at_once = _written_at_once(writers, actor.groups, part, parts)
+            carrier = _carrier([*writers, *readers], where)
+            plans[name] = SamplePlan(
+                stream=stream,
+                part=part,
+                parts=parts,
+                policy=node.policy,
+                carrier=carrier,
+                writers=tuple(w.name for w in writers),
+                readers=tuple(w.name for w in readers),
+                spec=SampleSpec(
+                    name=name,
+                    trajectory=trajectory,
+                    slots=-(-experiment.sample.slots // parts)
+                    or 2 * max(agent_batches // parts, at_once),
+                    writers=tuple(w.process for w in writers),
+                    readers=tuple(w.process for w in readers),
+                    delivery=node.delivery,
+                    fragments_per_batch=agent_batches // parts,
+                    max_policy_age=sampling.max_policy_age if node.bounds_age else None,
+                    base_version=base_versions.get(node.policy, 0),
+                    # In one thread nothing else can go on while a fragment is overdue.
+                    patience_seconds=0.0 if carrier == "inline" else patience,
+                ),
+            )
+    return plans
+
+
+def _trajectory(
+    sampling: Sampling, envs: int, env_spec: EnvSpec, policy: PolicyPlan, module: Policy
+) -> TrajectorySpec:
+    return TrajectorySpec(
+        length=sampling.length,
+        rows=envs * len(policy.agents),
+        envs=envs,
+        agent=policy.agent,
+        extras=module.extras_spec,
+        policy_state=module.state_spec,
+        env_state=env_spec.env_state,
+        burn_in=sampling.burn_in,
+        state_every=sampling.state_every,
+        cut=sampling.cut,
+        turn_based=env_spec.turn_based,
+    )
+
+
+def _written_at_once(writers: list[WorkerPlan], groups: int, part: int, parts: int) -> int:
+    """How many fragments of one part of a stream are written at the same time."""
+    count = 0
+    for writer in writers:
+        agent_batches = _num_agent_batches(writer, groups)
+        own = range(writer.index * agent_batches, (writer.index + 1) * agent_batches)
+        count += max(1, sum(agent_batch % parts == part for agent_batch in own))
+    return count
+
+
+def _check_trainers(kind: type, agent_batches: int, trainers: int) -> None:
+    """Raises unless the algorithm supports this many trainers, and all get equal parts."""
+    if trainers == 1:
+        return
+    if not kind.data_parallel:  # type: ignore[attr-defined]
+        raise ConfigError(
+            f"trainer.count: expected 1, because {kind.__name__} does not say that it learns with "
+            f"several trainers (Algorithm.data_parallel), got {trainers}."
+        )
+    if agent_batches % trainers:
+        raise ConfigError(
+            f"trainer.count: expected a divisor of the {agent_batches} fragments of a batch "
+            "(actor.count x actor.groups), so that all trainers get equal parts, got "
+            f"{trainers}. Change one of the three."
+        )
+
+
+def check_slots(plan: Plan) -> None:
+    """Raises if a stream has so few slots that writers would wait for each other for ever."""
+    workers = {worker.name: worker for worker in plan.workers}
+    for name, stream in plan.samples.items():
+        writers = [workers[writer] for writer in stream.writers]
+        least = _written_at_once(writers, plan.num_groups, stream.part, stream.parts)
+        if stream.spec.slots < least:
+            raise ConfigError(
+                f"sample.slots: stream {name!r} expects at least {least} slots, one for each group "
+                f"that writes at once, got {stream.spec.slots}. Raise sample.slots to "
+                f"{least * stream.parts}."
+            )

@@ -1,0 +1,39 @@
+"""Accounts of a run's sample streams over all hosts, including hosts that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from srl.arena.arena import Arena
+from srl.streams.sample_accounting import StreamAccount, account, close_account, sum_accounts
+from srl.workers.wiring import Plan
+
+
+class RunAccounts:
+    """Adds up the accounts of every stream: where its fragments went."""
+
+    def __init__(self, arena: Arena) -> None:
+        """`arena` holds the streams of the head's host."""
+        self._arena = arena
+        self._plan: Plan | None = None
+        self._lost_hosts: list[dict[str, StreamAccount]] = []
+
+    def attach(self, plan: Plan) -> None:
+        """Sets the plan, which names the streams."""
+        self._plan = plan
+
+    def lose(self, accounts: Mapping[str, StreamAccount]) -> None:
+        """Keeps the last accounts of a lost host; its fragments in flight count as dropped."""
+        self._lost_hosts.append({name: close_account(kept) for name, kept in accounts.items()})
+
+    def all(self, others: Iterable[Mapping[str, StreamAccount]]) -> dict[str, StreamAccount]:
+        """The accounts by stream name in the graph: of the head's host, of the `others` that are
+        here, and of lost hosts."""
+        assert self._plan is not None
+        remote = [*others, *self._lost_hosts]
+        found: dict[str, list[StreamAccount]] = {}
+        for name, stream in self._plan.samples.items():
+            accounts = found.setdefault(stream.stream, [])
+            accounts.append(account(stream.spec, self._arena))
+            accounts += [by_stream[name] for by_stream in remote if name in by_stream]
+        return {name: sum_accounts(accounts) for name, accounts in found.items()}

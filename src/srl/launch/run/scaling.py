@@ -1,0 +1,180 @@
+"""Scales a run: workers join and leave it while it goes on. `srl scale` writes a request into one
+file, and the head writes its answer into another.
+
+The plan has room for a group's `max_count` workers; the head starts and ends processes within it.
+Batches keep their size, so scaling does not change what is learned.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+
+from srl.errors import ConfigError, RunError
+from srl.files import read_limited, write_atomically
+from srl.launch.run.controller import Controller
+from srl.launch.run.process_table import ProcessTable
+from srl.services.messages import Note
+from srl.workers.wiring import Plan
+
+SCALE_FILE = "scale.json"
+ANSWER_FILE = "scale_answer.json"
+MAX_SCALE_BYTES = 1 << 20
+EVERY_SECONDS = 0.5
+
+
+class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers of each group are to run."""
+
+    token: str
+    """The answer has the same token."""
+    counts: dict[str, int]
+
+
+class ScaleAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The head's answer to a request."""
+
+    token: str
+    refusal: str = ""
+    """Why the request was refused; empty if it was carried out."""
+
+
+def processes_of(plan: Plan, group: str) -> list[str]:
+    """The processes of a group, ordered by number."""
+    return [worker.process for worker in plan.workers if worker.group == group]
+
+
+def check_scale(plan: Plan, counts: dict[str, int], run_dir: Path) -> None:
+    """Raises if the plan has no room for so many workers."""
+    groups = list(dict.fromkeys(worker.group for worker in plan.workers))
+    for group, count in counts.items():
+        if group not in groups:
+            raise ConfigError(
+                f"scale: expected a group of workers ({', '.join(groups)}), got {group!r}."
+            )
+        room = len(processes_of(plan, group))
+        if not 1 <= count <= room:
+            hint = f" {_how_to_get_more(plan, group, count, run_dir)}" if count > room else ""
+            raise ConfigError(
+                f"scale: expected 1 to {room} workers of {group!r}, got {count}.{hint}"
+            )
+
+
+def _how_to_get_more(plan: Plan, group: str, count: int, run_dir: Path) -> str:
+    """Text that says how to get more workers of a group than the plan has room for."""
+    inline = plan.experiment["layout"] == "inline"
+    owner = {"actor": "actor", "policy": "actor" if inline else "inference"}.get(group)
+    if any(worker.trains for worker in plan.workers if worker.group == group):
+        # Trainers divide each batch among them, so their number is part of the plan.
+        setting, then = "trainer.count", ""
+    elif group == "evaluator":
+        setting, then = "evaluator.count", ""
+    elif owner is not None:
+        setting, then = f"{owner}.max_count", f", then `srl scale {run_dir} {group}={count}`"
+    else:
+        return f"Give the group {group!r} room in the run's dataflow (WorkerGroup.max_count)."
+    fixed = "" if then else f"The number of {group} workers is fixed while a run goes on. "
+    return (
+        f"{fixed}Stop the run, which keeps a checkpoint, and go on with `srl resume {run_dir} "
+        f"--set {setting}={count}`{then}."
+    )
+
+
+def check_streams(plan: Plan, counts: dict[str, int]) -> None:
+    """Raises if a stream would have no writer or no reader left."""
+    workers = {worker.name: worker for worker in plan.workers}
+    for name, stream in plan.samples.items():
+        for verb, ends in (("writes", stream.writers), ("reads", stream.readers)):
+            here = [workers[end] for end in ends]
+            if not any(w.index < counts.get(w.group, w.index + 1) for w in here):
+                first = min(here, key=lambda w: w.index)
+                raise ConfigError(
+                    f"scale: expected at least {first.index + 1} workers of {first.group!r}, so "
+                    f"that a worker {verb} stream {name!r}, got {counts[first.group]}."
+                )
+
+
+class Scaling:
+    """Carries out the requests of `srl scale`."""
+
+    def __init__(self, run_dir: Path, controller: Controller, process_table: ProcessTable) -> None:
+        self._run_dir = run_dir
+        self._path = run_dir / SCALE_FILE
+        self._controller = controller
+        self._process_table = process_table
+        self._next = 0.0
+        # Requests and answers from before this start do not count.
+        self._path.unlink(missing_ok=True)
+        (run_dir / ANSWER_FILE).unlink(missing_ok=True)
+
+    def step(self) -> None:
+        """Looks for a request every `EVERY_SECONDS`."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY_SECONDS
+        try:
+            data = read_limited(self._path, MAX_SCALE_BYTES)
+        except (OSError, ConfigError):
+            return
+        self._path.unlink(missing_ok=True)
+        try:
+            request = msgspec.json.decode(data, type=ScaleRequest)
+        except msgspec.DecodeError as error:
+            self._say("warning", f"{self._path}: expected a request, got {error}.")
+            return
+        refusal = ""
+        try:
+            self._scale(request.counts)
+        except ConfigError as error:
+            refusal = str(error)
+            self._say("warning", refusal)
+        answer = ScaleAnswer(token=request.token, refusal=refusal)
+        write_atomically(self._run_dir / ANSWER_FILE, msgspec.json.encode(answer))
+
+    def _scale(self, counts: dict[str, int]) -> None:
+        plan, process_table = self._controller.plan, self._process_table
+        check_scale(plan, counts, self._run_dir)
+        groups = {worker.group for worker in plan.workers}
+        scaled = {g: len(process_table.wanted.intersection(processes_of(plan, g))) for g in groups}
+        check_streams(plan, {**scaled, **counts})
+        for group, count in counts.items():
+            processes = processes_of(plan, group)
+            for process in processes[:count]:
+                process_table.add(process)
+            for process in processes[count:]:
+                if process in process_table.wanted:
+                    process_table.remove(process)
+            self._say("info", f"{group}: {scaled[group]} -> {count} workers")
+
+    def _say(self, level: str, text: str) -> None:
+        self._controller.collector.add(Note("controller", level, text))  # type: ignore[arg-type]
+
+
+def ask_to_scale(run_dir: Path, counts: dict[str, int], seconds: float) -> None:
+    """Asks a run for this many workers of each group; raises ConfigError if the run refuses."""
+    token = secrets.token_hex(8)
+    request = ScaleRequest(token=token, counts=counts)
+    write_atomically(run_dir / SCALE_FILE, msgspec.json.encode(request))
+    deadline = time.monotonic() + seconds
+    while (answer := _read_answer(run_dir)) is None or answer.token != token:
+        if time.monotonic() > deadline:
+            raise RunError(
+                f"{run_dir}: expected an answer within {seconds:.0f} s, got none. See `srl status "
+                f"{run_dir}`."
+            )
+        time.sleep(0.05)
+    if answer.refusal:
+        raise ConfigError(answer.refusal)
+
+
+def _read_answer(run_dir: Path) -> ScaleAnswer | None:
+    try:
+        return msgspec.json.decode(
+            read_limited(run_dir / ANSWER_FILE, MAX_SCALE_BYTES), type=ScaleAnswer
+        )
+    except (OSError, ConfigError, msgspec.DecodeError):
+        return None

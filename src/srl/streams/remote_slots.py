@@ -1,0 +1,193 @@
+"""A sample stream on several hosts: the readers' host owns it, and grants slots to writers on other
+hosts.
+
+Only the owner hands out tickets. On the other hosts the stream is *granted*: a writer there can
+claim only slots that the owner granted to it. When it commits one, the bridges carry the fragment
+into the slot that the owner keeps for it. The two classes here are the ends that bridges use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from srl.arena.arena import Arena
+from srl.data.trajectory import to_tree
+from srl.data.tree import leaves
+from srl.streams import sample_claims, sample_order
+from srl.streams.sample import SampleSpec
+from srl.streams.sample_memory import (
+    FREE,
+    GRANTED,
+    HOST_LOST,
+    LEFT,
+    LOST,
+    READY,
+    WRITER_DIED,
+    WRITING,
+    SampleMemory,
+)
+
+
+class _StreamEnd:
+    """The part that both ends share: the stream's memory as bytes."""
+
+    def __init__(self, spec: SampleSpec, arena: Arena) -> None:
+        self.spec = spec
+        self.memory = SampleMemory(spec, arena)
+        self._arena = arena
+        self._lock_name = f"sample/{spec.name}"
+
+    def parts(self, index: int, length: int, *, whole: bool = True) -> list[np.ndarray]:
+        """The bytes of a fragment, as uint8 arrays: the slot in one piece if it is full and `whole`
+        is True, otherwise the used part of every array."""
+        if whole and length == self.spec.trajectory.capacity:
+            return [self.memory.raw[index]]
+        item, missing = self.memory.items[index], self.spec.trajectory.capacity - length
+        every = self.spec.trajectory.state_every
+        chunks = -(-length // every)
+        found = []
+        for name, tree in to_tree(item).items():
+            for leaf in leaves(tree):
+                used = chunks if name == "policy_state" else len(leaf) - missing
+                found.append(leaf[:used].reshape(-1).view(np.uint8))
+        return found
+
+    def pixels(self) -> list[bool]:
+        """For each of the `parts` with `whole=False`: whether it holds bytes such as pixels."""
+        tree = to_tree(self.spec.trajectory.shapes())
+        return [leaf.dtype == "uint8" for name in tree for leaf in leaves(tree[name])]
+
+
+class GrantingStream(_StreamEnd):
+    """The owner's end of a stream: grants slots and receives the fragments."""
+
+    def grant(self, writer: int, newest_version: int | None) -> tuple[int, int] | None:
+        """A slot and its ticket for a writer on another host. None if the writer must wait: for a
+        slot, or for newer weights than `newest_version` (None: not known here)."""
+        newest = sys.maxsize if newest_version is None else newest_version
+        with self._arena.lock(self._lock_name):
+            index = sample_claims.claim_free(self.memory, self.spec, writer, newest)
+            if isinstance(index, str):
+                return None
+            return index, int(self.memory.ticket[index])
+
+    def commit(self, index: int, length: int, num_env_steps: int) -> None:
+        """Hands a slot to the readers; its fragment has arrived in it."""
+        with self._arena.lock(self._lock_name):
+            waiting = sample_claims.commit(self.memory, self.spec, index, length, num_env_steps)
+        self._arena.wake(*waiting)
+
+    def take_back(self, indices: Sequence[int], *, lost: bool) -> None:
+        """Takes granted slots back; `lost` says that their writers had begun fragments."""
+        with self._arena.lock(self._lock_name):
+            sample_order.free_unwritten(self.memory, np.array(indices, np.int64))
+            if lost:
+                self.memory.dropped[WRITER_DIED] += len(indices)
+        self._arena.wake(*self.spec.readers, *self.spec.writers)
+
+    def granted_to(self, writers: Collection[int]) -> list[int]:
+        """Slots that are granted to the given writers."""
+        memory = self.memory
+        held = np.flatnonzero(memory.status == WRITING)
+        return [int(index) for index in held if memory.writer[index] in writers]
+
+
+class GrantedStream(_StreamEnd):
+    """The end on a writers' host: receives grants, and gives up the fragments."""
+
+    def begin(self) -> None:
+        """Makes the stream a granted one on this host, without any granted slots yet."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            memory.granted[0] = 1
+            self._free_as_lost(np.flatnonzero(np.isin(memory.status, (GRANTED, READY, LEFT, LOST))))
+        self._arena.wake(*self.spec.writers)
+
+    def _free_as_lost(self, indices: np.ndarray) -> None:
+        """Frees slots that a former owner granted. Their fragments are lost; they are counted here,
+        because no other host can count them. The caller holds the lock."""
+        memory = self.memory
+        status = memory.status[indices]
+        written = memory.writer[indices[status == READY]]
+        np.add.at(memory.produced, written, 1)
+        memory.dropped[HOST_LOST] += written.size
+        memory.dropped[WRITER_DIED] += int((status == LOST).sum())
+        memory.status[indices] = FREE
+
+    def take_over(self, newest_version: int) -> None:
+        """Makes this host the owner. The former owner is gone, and so are its tickets.
+
+        Slots that are being written here get new tickets, and versions count from `newest_version`
+        or later. All other slots of the former owner are freed, and their fragments are lost.
+        """
+        memory = self.memory
+        if not memory.granted[0]:
+            return
+        with self._arena.lock(self._lock_name):
+            writing = np.flatnonzero(memory.status == WRITING)
+            self._free_as_lost(np.flatnonzero(memory.status != WRITING))
+            memory.ticket[writing] = np.arange(writing.size)
+            memory.next_ticket[0] = writing.size
+            memory.num_returned[0] = memory.first_ticket[0] = 0
+            memory.base_version[0] = max(int(memory.base_version[0]), newest_version)
+            memory.granted[0] = 0
+        self._arena.wake(*self.spec.writers, *self.spec.readers)
+
+    def waiting_writers_here(self) -> list[int]:
+        """Writers on this host that wait for a slot."""
+        # The comparison makes a copy: numpy fails if writers change the array while it searches.
+        found: list[int] = np.flatnonzero(self.memory.waiting_writers != 0).tolist()
+        return found
+
+    def accept(self, writer: int, ticket: int) -> int | None:
+        """Grants a slot here to its writer, and returns the slot. None if no slot is free, or if
+        the writer no longer waits for one."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            free = np.flatnonzero(memory.status == FREE)
+            if not free.size or not memory.waiting_writers[writer]:
+                return None
+            # The first free slot, because only slots that were used take memory here.
+            index = int(free[0])
+            memory.ticket[index] = ticket
+            memory.writer[index] = writer
+            memory.next_ticket[0] = max(int(memory.next_ticket[0]), ticket + 1)
+            memory.waiting_writers[writer] = 0
+            memory.status[index] = GRANTED
+        self._arena.wake(self.spec.writers[writer])
+        return index
+
+    def ended(self) -> dict[int, int]:
+        """Slots that their writers have finished with, and their status: READY, LEFT or LOST."""
+        status = self.memory.status.tobytes()
+        return {i: s for i, s in enumerate(status) if s in (READY, LEFT, LOST)}
+
+    def free(self, index: int) -> None:
+        """Frees a slot here: the owner has received its fragment, or has the slot back."""
+        with self._arena.lock(self._lock_name):
+            if self.memory.status[index] in (READY, LEFT, LOST):
+                self.memory.status[index] = FREE
+
+    def forget(self, index: int) -> None:
+        """Frees a slot that a former owner granted, if its writer has finished with it."""
+        with self._arena.lock(self._lock_name):
+            if self.memory.status[index] in (READY, LEFT, LOST):
+                self._free_as_lost(np.array([index]))
+
+    def revoke(self, index: int) -> None:
+        """Withdraws a grant that is no longer valid, if its writer has not begun. The writer is
+        woken, to ask again."""
+        memory = self.memory
+        with self._arena.lock(self._lock_name):
+            if memory.status[index] != GRANTED:
+                return
+            memory.status[index] = FREE
+            writer = int(memory.writer[index])
+        self._arena.wake(self.spec.writers[writer])
+
+    def holds_of(self, writer: int) -> bool:
+        """Whether a writer still has any slot on this host."""
+        return bool(((self.memory.status != FREE) & (self.memory.writer == writer)).any())

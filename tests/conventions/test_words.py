@@ -1,0 +1,60 @@
+"""One word for each idea: the glossary's, and none of the words that it replaced."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+
+from source import PACKAGE, ROOT, modules, tracked, tree_of, where
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+RETIRED = re.compile(
+    r"\b(bells?|gatekeeper|gates?|fleet|ledgers?|desks?|inbox|last words|loans?|lend(s|ing)?|lent"
+    r"|borrow(s|ed|er|ing)?|lanes?)\b",
+    re.I,
+)
+"""Metaphors that every reader had to look up."""
+OTHER_MEANING = {PACKAGE / "policies" / "nets" / "lstm.py"}
+"""An LSTM has gates."""
+
+
+def test_no_public_class_is_defined_twice() -> None:
+    names = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_retired_words_are_gone() -> None:
+    wrong = []
+    for path in tracked():
+        is_ours = path.is_relative_to(PACKAGE) or path.is_relative_to(ROOT / "docs")
+        if not is_ours or path.suffix not in (".py", ".md") or path in OTHER_MEANING:
+            continue
+        wrong += [
+            f"{where(path, number)}: {found.group(0)}"
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if (found := RETIRED.search(line))
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_term_of_the_glossary_is_used() -> None:
+    ours = GLOSSARY.read_text().partition("## Words of other systems")[0]
+    rows = re.findall(r"^\| ([^|]+) \|", ours, re.M)
+    terms = [
+        term.strip()
+        for row in rows
+        if row.strip(" -") not in ("", "term")
+        for term in row.split(",")
+    ]
+    assert len(terms) > 50
+    text = " ".join(
+        path.read_text() for path in PACKAGE.rglob("*") if path.suffix in (".py", ".md")
+    )
+    text = re.sub(r"[\s_#-]+", " ", text).lower()
+    assert not [term for term in terms if re.sub(r"[\s_-]+", " ", term).lower() not in text]
