@@ -18,11 +18,11 @@ import sys
 
 from results import write_result
 
-from srl.bench.copies import Copies, Order, setup_of
+from srl.bench.copies import Copies, CopyOrder, setup_of
 from srl.bench.costs import one_thread, rollout_length, updates_of
 from srl.bench.workloads import WORKLOADS, find_target
 from srl.experiment import Experiment
-from srl.launch.plan import available_cores, choose_device, settle
+from srl.launch.plan.build import available_cores, choose_device, resolve_settings
 
 Costs = dict[tuple[str, str], list[float]]
 """Microseconds of an environment step: of the first part beside the second, in each round."""
@@ -30,7 +30,7 @@ Costs = dict[tuple[str, str], list[float]]
 
 def measure(experiment: Experiment, seconds: float, rounds: int) -> Costs:
     device = choose_device(experiment.trainer.device)
-    settled = settle(experiment, available_cores(), device)
+    settled = resolve_settings(experiment, available_cores(), device)
     actor = settled.actor
     group = actor.envs // (actor.count * actor.groups)
     batch = actor.envs * rollout_length(settled)
@@ -43,9 +43,9 @@ def measure(experiment: Experiment, seconds: float, rounds: int) -> Costs:
             for part, (envs, steps) in parts.items():
                 for other, (others_envs, _) in parts.items():
                     orders = [
-                        Order(part=part, envs=envs, seconds=seconds),
+                        CopyOrder(part=part, envs=envs, seconds=seconds),
                         # Longer, so that it is there until the end.
-                        Order(part=other, envs=others_envs, seconds=seconds + 0.5),
+                        CopyOrder(part=other, envs=others_envs, seconds=seconds + 0.5),
                     ]
                     taken = copies.run_each(orders)[0]
                     found.setdefault((part, other), []).append(taken.cpu / steps * 1e6)

@@ -29,7 +29,7 @@ from srl.algorithms.ppo.learner import PPO
 from srl.data.records import SampleBatch
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
-from srl.launch.allocator import keep_large_buffers
+from srl.launch.process.allocator import keep_large_buffers
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 
 ROWS, TICKS = 8, 128
@@ -62,7 +62,7 @@ class Ours:
         data.reward[...] = rng.normal(size=data.reward.shape)
         data.acted[...] = data.alive[...] = True
         data.extras["log_prob"][...] = -np.log(actions)
-        batch = SampleBatch(data=data, item_ids=np.zeros(1, np.int64), burn_in=0, state_every=1)
+        batch = SampleBatch(data=data, tickets=np.zeros(1, np.int64), burn_in=0, state_every=1)
         return lambda: list(learner.update(batch, 0.0))
 
     def observations(self, *shape: int) -> torch.Tensor:

@@ -17,14 +17,14 @@ from results import write_result
 
 from srl.bench.trial import run_trial
 from srl.bench.workloads import find_target
-from srl.launch.plan import available_cores, settle
+from srl.launch.plan.build import available_cores, resolve_settings
 
 LAYOUTS = ("serial", "inline", "shared", "remote")
 
 
 def measure(workload: str, layout: str, seconds: float) -> tuple[float, float]:
     """Steps per second, and the mean policy age."""
-    experiment = settle(find_target(workload, layout, {}), available_cores(), "cpu")
+    experiment = resolve_settings(find_target(workload, layout, {}), available_cores(), "cpu")
     rate = run_trial(experiment, seconds=seconds, warmup=3.0)
     return rate.steps_per_second, rate.policy_age_mean
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from results import write_result
 
-from srl.arena.shm import Bell, RunFolder, ShmArena
+from srl.arena.shm import RunFolder, ShmArena, WakePipe
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.streams.inference import InferenceClient, InferenceSpec, create_inference
 
@@ -35,7 +35,7 @@ SPEC = InferenceSpec(
     agent=AGENT,
     extras={"log_prob": ArraySpec(), "value": ArraySpec()},
     rows=ROWS,
-    lanes_per_client=1,
+    slots_per_client=1,
     clients=tuple(f"actor-{i}" for i in range(ACTORS)),
     servers=(SERVER,),
 )
@@ -44,7 +44,7 @@ SPEC = InferenceSpec(
 def ask(folder: Path, index: int) -> None:
     """An actor's process: asks again as soon as it is answered, until standard input ends."""
     name = SPEC.clients[index]
-    client, bell = InferenceClient(SPEC, ShmArena(folder, name), index), Bell(folder, name)
+    client, wake_pipe = InferenceClient(SPEC, ShmArena(folder, name), index), WakePipe(folder, name)
     client.request(0).obs[...] = np.random.default_rng(index).integers(
         0, 255, (ROWS, *AGENT.obs.seen_shape), np.uint8
     )
@@ -55,7 +55,7 @@ def ask(folder: Path, index: int) -> None:
         while time.monotonic() < end:
             client.submit(0, ROWS)
             while not client.poll():
-                bell.wait(1.0)
+                wake_pipe.wait(1.0)
             client.take(0)
 
 
@@ -66,25 +66,25 @@ class Bench:
         import torch
 
         from srl.data.records import Snapshot
-        from srl.launch.allocator import keep_large_buffers
+        from srl.launch.process.allocator import keep_large_buffers
         from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-        from srl.services.board import Board
         from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+        from srl.services.worker_stats import StatsTable
         from srl.streams.inference import InferenceServer
         from srl.workers.configs import InferenceConfig
-        from srl.workers.policy import PolicyWorker, Served
+        from srl.workers.policy import PolicyWorker, ServedPolicy
 
         torch.set_num_threads(1)
         keep_large_buffers()
         arena = ShmArena(folder, SERVER)
         create_inference(SPEC, arena)
-        self.bell = Bell(folder, SERVER)
+        self.wake_pipe = WakePipe(folder, SERVER)
         policy = ActorCritic(AGENT, ActorCriticConfig(normalize_returns=False))
         weights = {name: t.numpy() for name, t in policy.state_dict().items()}
         shapes = {name: (array.shape, str(array.dtype)) for name, array in weights.items()}
         parameters = ParameterSpec(policy="pixels", shapes=shapes)
         ParameterWriter(parameters, arena).publish(Snapshot(0, weights))
-        served = Served(
+        served = ServedPolicy(
             name="pixels",
             policy=policy,
             server=InferenceServer(SPEC, arena, 0),
@@ -94,7 +94,7 @@ class Bench:
         )
         config = InferenceConfig(min_rows=ACTORS * ROWS, max_wait_microseconds=10_000)
         self.worker = PolicyWorker("policy/0", [served], config)
-        self.worker.row = Board(arena, ("policy/0",)).rows["policy/0"]
+        self.worker.stats = StatsTable(arena, ("policy/0",)).rows["policy/0"]
         rows = ACTORS * ROWS
         self._obs = torch.randint(0, 255, (rows, *AGENT.obs.seen_shape), dtype=torch.uint8)
         self._rest = (torch.zeros(rows, dtype=torch.bool), torch.ones(rows), None)
@@ -113,7 +113,7 @@ class Bench:
         """Seconds of the worker for each 64 rows, and rows of a batch."""
         from srl.workers.worker import MADE
 
-        row = self.worker.row
+        row = self.worker.stats
         rows, batches, busy = row.get("count_rows"), 0, 0.0
         start = end = time.perf_counter()
         while end - start < seconds:
@@ -124,7 +124,7 @@ class Bench:
                 busy += end - begun
                 batches += 1
             else:
-                self.bell.wait(result.timeout_seconds)  # type: ignore[union-attr]
+                self.wake_pipe.wait(result.timeout_seconds)  # type: ignore[union-attr]
         answered = row.get("count_rows") - rows
         return busy / answered * ACTORS * ROWS, answered / batches
 

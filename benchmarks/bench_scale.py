@@ -1,7 +1,7 @@
 """Scale in the small: a thousand actors' worth of clients on one machine, and what all of it costs.
 
-Four hosts (a folder of shared memory and a gate process each) hold the clients, a fifth the server
-of inference, the reader of fragments and the weights. A client waits for a set time where an
+Four hosts (a folder of shared memory and a bridge each) hold the clients, a fifth the server of
+inference, the reader of fragments and the weights. A client waits for a set time where an
 environment would step, without using a core, asks for actions of its rows, and writes fragments of
 16 ticks, so every message that a thousand actors would send is sent. The clients of a host live in
 one process.
@@ -10,7 +10,7 @@ Then the head of a run, as `srl train` has it, holds a thousand and three thousa
 of a hundred (`scale_head.py`): their agents are real on the wire, and the workers rows of their
 beats.
 
-Measures: processor time of the gates for each message, fragment and weight update, from the gates'
+Measures: processor time of the bridges for each message, fragment and weight update, from their
 own counters; how long a request takes; how many bytes a weight update sends; and of the head the
 time to start all workers, its share of a core and what that goes to, what a worker's heartbeat
 costs, and what it takes until all hosts know that one has moved. Leaves out: environments,
@@ -38,14 +38,14 @@ import psutil
 from results import write_result
 from scale_head import PER_HOST, head_costs
 
-from srl.arena.shm import GATE, Bell, RunFolder, ShmArena, bump_placement, make_bell
+from srl.arena.shm import BRIDGE, RunFolder, ShmArena, WakePipe, bump_placement, make_wake_pipe
+from srl.bridge.counters import BridgeCounters
+from srl.bridge.messenger import BridgePlan, SampleRoute, WeightsRoute
 from srl.data.records import InferenceReply, Snapshot
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
-from srl.gates.counters import GateCounters
-from srl.gates.post import GatePlan, Samples, Weights
-from srl.launch.gate import GateOrders
-from srl.net.peers import Peer, Peers, read_gate_up, write_peers
+from srl.launch.process.bridge import BridgeOrders
+from srl.net.peers import Peer, Peers, read_bridge_endpoint, write_peers
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
@@ -58,7 +58,7 @@ SMALL, LARGE = 250_000, 25_000_000
 """Numbers of the two policies: 1 MB and 100 MB."""
 
 
-def plan_of(clients: int) -> GatePlan:
+def plan_of(clients: int) -> BridgePlan:
     """Streams of all clients, and the weights of two policies."""
     actors = tuple(f"actors-{client * HOSTS // clients}" for client in range(clients))
     everyone = tuple(f"actors-{host}" for host in range(HOSTS))
@@ -67,7 +67,7 @@ def plan_of(clients: int) -> GatePlan:
         agent=AGENT,
         extras=EXTRAS,
         rows=ROWS,
-        lanes_per_client=1,
+        slots_per_client=1,
         clients=actors,
         servers=(HUB,),
     )
@@ -82,11 +82,11 @@ def plan_of(clients: int) -> GatePlan:
         "small": ParameterSpec(policy="small", shapes={"w": ((SMALL,), "float32")}),
         "large": ParameterSpec(policy="large", shapes={"w": ((LARGE,), "float32")}),
     }
-    return GatePlan(
+    return BridgePlan(
         inference=(inference,),
-        samples=(Samples(spec=samples, policy="small"),),
+        samples=(SampleRoute(spec=samples, policy="small"),),
         weights=tuple(
-            Weights(spec=msgspec.structs.replace(spec, readers=everyone), trainers=(HUB,))
+            WeightsRoute(spec=msgspec.structs.replace(spec, readers=everyone), trainers=(HUB,))
             for spec in weights.values()
         ),
     )
@@ -98,7 +98,7 @@ def plan_of(clients: int) -> GatePlan:
 class Client:
     """What an actor does, with nothing in between."""
 
-    def __init__(self, plan: GatePlan, arena: ShmArena, index: int, first: SampleSink) -> None:
+    def __init__(self, plan: BridgePlan, arena: ShmArena, index: int, first: SampleSink) -> None:
         self.asks = InferenceClient(plan.inference[0], arena, index)
         self.asks.request(0).obs.fill(1.0)
         self.asks.request(0).explore.fill(1.0)
@@ -131,7 +131,7 @@ class Client:
 def play(folder: Path, host: int, clients: int, latency: float) -> None:
     """The clients' process: each waits, asks, notes, and waits again. Prints what requests took."""
     plan, name = plan_of(clients), f"actors-{host}"
-    arena, bell = ShmArena(folder, name, gated=True, lazy=True), Bell(folder, name)
+    arena, wake_pipe = ShmArena(folder, name, bridged=True, lazy=True), WakePipe(folder, name)
     mine = [i for i, actor in enumerate(plan.inference[0].clients) if actor == name]
     first = SampleSink(plan.samples[0].spec, arena, mine[0])
     players = [Client(plan, arena, index, first) for index in mine]
@@ -159,39 +159,39 @@ def play(folder: Path, host: int, clients: int, latency: float) -> None:
         if now > report and took:
             print(json.dumps([statistics.median(took), max(took), len(took)]), flush=True)
             took, report = [], now + 1.0
-        bell.wait(max(0.0, min(due[0][0] - time.monotonic(), 0.5)) if due else 0.5)
+        wake_pipe.wait(max(0.0, min(due[0][0] - time.monotonic(), 0.5)) if due else 0.5)
 
 
 def serve(folder: Path, clients: int) -> None:
     """The hub's process: echoes, and throws fragments away."""
     plan = plan_of(clients)
-    arena, bell = ShmArena(folder, HUB, gated=True), Bell(folder, HUB)
+    arena, wake_pipe = ShmArena(folder, HUB, bridged=True), WakePipe(folder, HUB)
     server = InferenceServer(plan.inference[0], arena, 0)
     source = SampleSource(plan.samples[0].spec, arena, 0)
     print("ready", flush=True)
     while True:
-        lanes = server.poll()
-        if lanes:
-            request, counts = server.gather(lanes)
+        policies = server.poll()
+        if policies:
+            request, counts = server.gather(policies)
             rows = len(request.is_first)
             zeros = np.zeros(rows, np.float32)
             extras = {"log_prob": zeros, "value": zeros}
             reply = InferenceReply(np.zeros(rows, np.int64), None, extras, 0)
-            server.answer(lanes, counts, reply)
+            server.answer(policies, counts, reply)
         while (item := source.take()) is not None:
             item.release()
             source.acknowledge(1)
-        if not lanes:
-            bell.wait(0.5)
+        if not policies:
+            wake_pipe.wait(0.5)
 
 
 # -- the hosts ---------------------------------------------------------------------------------
 
 
 class Host:
-    """A folder, a gate, and one process of ours."""
+    """A folder, a bridge, and one process of ours."""
 
-    def __init__(self, name: str, process: str, plan: GatePlan) -> None:
+    def __init__(self, name: str, process: str, plan: BridgePlan) -> None:
         self.name, self.process = name, process
         self._run = RunFolder()
         self.folder = self._run.path
@@ -199,21 +199,21 @@ class Host:
         create_inference(plan.inference[0], self.arena)
         create_sample(plan.samples[0].spec, self.arena, granted=name != HUB)
         for known in (process, "agent"):
-            make_bell(self.folder, known)
+            make_wake_pipe(self.folder, known)
         bump_placement(self.folder)
-        self.counters = GateCounters(self.arena)
-        orders = GateOrders(plan=plan, host=name, folder=str(self.folder))
-        self.gate = subprocess.Popen(
-            [sys.executable, "-m", "srl.launch.gate"], stdin=subprocess.PIPE
+        self.counters = BridgeCounters(self.arena)
+        orders = BridgeOrders(plan=plan, host=name, folder=str(self.folder))
+        self.bridge = subprocess.Popen(
+            [sys.executable, "-m", "srl.launch.process.bridge"], stdin=subprocess.PIPE
         )
-        assert self.gate.stdin is not None
-        self.gate.stdin.write(msgspec.json.encode(orders) + b"\n")
-        self.gate.stdin.flush()
+        assert self.bridge.stdin is not None
+        self.bridge.stdin.write(msgspec.json.encode(orders) + b"\n")
+        self.bridge.stdin.flush()
         self.player: subprocess.Popen[str] | None = None
 
     def peer(self) -> Peer:
-        """Its entry in the address book, once its gate listens."""
-        while (up := read_gate_up(self.folder)) is None:
+        """Its entry in the address book, once its bridge listens."""
+        while (up := read_bridge_endpoint(self.folder)) is None:
             time.sleep(0.02)
         return Peer(
             host=self.name,
@@ -224,7 +224,7 @@ class Host:
 
     def follow(self, peers: tuple[Peer, ...]) -> None:
         write_peers(self.folder, Peers(own=self.name, epoch=1, peers=peers))
-        self.arena.ring(GATE)
+        self.arena.wake(BRIDGE)
 
     def start(self, *arguments: str) -> None:
         self.player = subprocess.Popen(
@@ -235,14 +235,14 @@ class Host:
         self.player.stdout.readline()  # type: ignore[union-attr]
 
     def check(self) -> None:
-        assert self.gate.poll() is None, "the gate has ended"
+        assert self.bridge.poll() is None, "the bridge has ended"
 
     def cpu_seconds(self) -> float:
-        spent = psutil.Process(self.gate.pid).cpu_times()
+        spent = psutil.Process(self.bridge.pid).cpu_times()
         return float(spent.user + spent.system)
 
     def close(self) -> None:
-        for process in (self.player, self.gate):
+        for process in (self.player, self.bridge):
             if process is not None:
                 process.kill()
                 process.wait()
@@ -251,7 +251,7 @@ class Host:
 
 
 class Change:
-    """What a host's gate did, and what it took, between two looks."""
+    """What a host's bridge did, and what it took, between two looks."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -276,20 +276,20 @@ def messages(hub: Host, others: list[Host], seconds: float) -> dict[str, float]:
     return {
         "requests per second": requests / spent,
         "fragments per second": fragments / spent,
-        "hub's gate: share of a core": hub_cpu / spent,
-        "hub's gate: us for a message": hub_cpu / max(sent, 1) * 1e6,
-        "other gates: us for a message": sum(cpu for cpu, _ in rest) / max(other, 1) * 1e6,
+        "hub's bridge: share of a core": hub_cpu / spent,
+        "hub's bridge: us for a message": hub_cpu / max(sent, 1) * 1e6,
+        "other bridges: us for a message": sum(cpu for cpu, _ in rest) / max(other, 1) * 1e6,
         "messages for a request": sent / max(requests, 1),
         "sent again": float(sum(c["resent"] for _, c in rest) + hub_counts["resent"]),
     }
 
 
 def update(
-    hub: Host, others: list[Host], plan: GatePlan, which: int, times: int
+    hub: Host, others: list[Host], plan: BridgePlan, which: int, times: int
 ) -> dict[str, float]:
     """Costs of weight updates to all hosts."""
     spec = plan.weights[which].spec
-    writer = ParameterWriter(spec, ShmArena(hub.folder, HUB, gated=True))
+    writer = ParameterWriter(spec, ShmArena(hub.folder, HUB, bridged=True))
     readers = [ParameterReader(spec, host.arena) for host in others]
     (size,) = spec.shapes["w"][0]
     change, took = Change(hub), []
@@ -304,7 +304,7 @@ def update(
     megabytes = size * 4 / 1e6
     return {
         f"{megabytes:.0f} MB: ms until every host has it": statistics.median(took) * 1e3,
-        f"{megabytes:.0f} MB: ms of the hub's gate, each host": cpu / times / HOSTS * 1e3,
+        f"{megabytes:.0f} MB: ms of the hub's bridge, each host": cpu / times / HOSTS * 1e3,
         f"{megabytes:.0f} MB: sent, in units of its size": counts["sent_bytes"]
         / times
         / (size * 4),

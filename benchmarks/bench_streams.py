@@ -4,7 +4,7 @@ Measures: the round trip of a small request (8 rows of float32[4]) to an echo se
 blocking ping-pong between two processes in the same run, and beside one whose other end does the
 work of a whole inline round trip before it answers; and pixel fragments written into slots and
 gathered into a batch, beside `numpy.copyto` of the same bytes. `tcp` is two hosts on this machine,
-a gate process each, encrypted over loopback. Leaves out:
+a bridge process each, encrypted over loopback. Leaves out:
 environments, policies, a real network, and any work that would overlap with the waiting.
 
     python benchmarks/bench_streams.py [--seconds 5] [--write]
@@ -27,11 +27,11 @@ from results import write_result
 from two_hosts import TwoHosts
 
 from srl.arena.arena import Arena, HeapArena
-from srl.arena.shm import Bell, RunFolder, ShmArena
+from srl.arena.shm import RunFolder, ShmArena, WakePipe
+from srl.bridge.messenger import BridgePlan, SampleRoute
 from srl.data.batching import BatchBuilder
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
-from srl.gates.post import GatePlan, Samples
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
 
@@ -44,7 +44,7 @@ def inference_spec(server: str) -> InferenceSpec:
         agent=AgentSpec(obs=ArraySpec(shape=(4,)), action=Discrete(2)),
         extras={"value": ArraySpec()},
         rows=ROWS,
-        lanes_per_client=1,
+        slots_per_client=1,
         clients=("client",),
         servers=(server,),
     )
@@ -55,22 +55,22 @@ ACTIONS = np.zeros(ROWS, np.int64)
 
 def answer(server: InferenceServer) -> bool:
     """What a policy worker does with what has arrived, for a policy that only echoes."""
-    lanes = server.poll()
-    if not lanes:
+    policies = server.poll()
+    if not policies:
         return False
-    request, counts = server.gather(lanes)
-    server.answer_with(lanes, counts, [ACTIONS, request.obs[:, 0]], 1)
+    request, counts = server.gather(policies)
+    server.answer_with(policies, counts, [ACTIONS, request.obs[:, 0]], 1)
     return True
 
 
-def serve(folder: Path, gated: bool) -> None:
+def serve(folder: Path, bridged: bool) -> None:
     """The echo server's process."""
-    arena, bell = ShmArena(folder, "server", gated=gated), Bell(folder, "server")
+    arena, wake_pipe = ShmArena(folder, "server", bridged=bridged), WakePipe(folder, "server")
     server = InferenceServer(inference_spec("server"), arena, 0)
     print("ready", flush=True)
     while not server.closed:
         if not answer(server):
-            bell.wait(1.0)
+            wake_pipe.wait(1.0)
 
 
 def pong(work: bool) -> None:
@@ -122,15 +122,15 @@ def shm_round_trip(seconds: float) -> list[float]:
 
 
 def tcp_round_trip(seconds: float) -> list[float]:
-    plan = GatePlan(inference=(inference_spec("server"),))
+    plan = BridgePlan(inference=(inference_spec("server"),))
     with TwoHosts(plan, near=("client",), far=("server",)) as hosts:
-        arena = ShmArena(hosts.folders["near"], "client", gated=True)
+        arena = ShmArena(hosts.folders["near"], "client", bridged=True)
         return round_trip(arena, hosts.folders["far"], ["--gated"], seconds)
 
 
 def round_trip(arena: ShmArena, there: Path, options: list[str], seconds: float) -> list[float]:
     """Times of requests to an echo server in a process of its own."""
-    bell = Bell(arena.folder, "client")
+    wake_pipe = WakePipe(arena.folder, "client")
     client = InferenceClient(inference_spec("server"), arena, 0)
     client.request(0).explore.fill(1.0)
     command = [sys.executable, __file__, "--role", "serve", "--folder", str(there), *options]
@@ -142,7 +142,7 @@ def round_trip(arena: ShmArena, there: Path, options: list[str], seconds: float)
             client.request(0).obs[...] = obs
             client.submit(0, ROWS)
             while not client.poll():
-                bell.wait(1.0)
+                wake_pipe.wait(1.0)
             client.take(0)
 
         found = times_of(call, seconds)
@@ -187,16 +187,16 @@ def pixel_spec() -> SampleSpec:
 def read(folder: Path) -> None:
     """The process that reads fragments from another host into batches."""
     spec = pixel_spec()
-    arena, bell = ShmArena(folder, "server", gated=True), Bell(folder, "server")
+    arena, wake_pipe = ShmArena(folder, "server", bridged=True), WakePipe(folder, "server")
     source, builder = SampleSource(spec, arena, 0), BatchBuilder(spec.trajectory, 1)
     print("ready", flush=True)
     while not source.closed:
         item = source.take()
         if item is None:
-            bell.wait(1.0)
+            wake_pipe.wait(1.0)
             continue
         builder.clear()
-        builder.add(item.item_id, item.trajectory, item.length, item.env_steps)
+        builder.add(item.ticket, item.trajectory, item.length, item.env_steps)
         item.release()
         source.acknowledge(1)
 
@@ -204,12 +204,12 @@ def read(folder: Path) -> None:
 def tcp_bandwidth(seconds: float) -> float:
     """GB/s of pixel fragments from one host to another."""
     spec = pixel_spec()
-    plan = GatePlan(samples=(Samples(spec=spec, policy=""),))
+    plan = BridgePlan(samples=(SampleRoute(spec=spec, policy=""),))
     ticks = spec.trajectory.capacity
     frame = np.random.default_rng(0).integers(0, 255, (ticks, ROWS, 84, 84), np.uint8)
     with TwoHosts(plan, near=("client",), far=("server",)) as hosts:
         folder = hosts.folders["near"]
-        arena, bell = ShmArena(folder, "client", gated=True), Bell(folder, "client")
+        arena, wake_pipe = ShmArena(folder, "client", bridged=True), WakePipe(folder, "client")
         sink = SampleSink(spec, arena, 0)
         there = ["--folder", str(hosts.folders["far"])]
         command = [sys.executable, __file__, "--role", "read", *there]
@@ -218,7 +218,7 @@ def tcp_bandwidth(seconds: float) -> float:
 
             def write() -> None:
                 while (slot := sink.claim(0)) is None:
-                    bell.wait(1.0)
+                    wake_pipe.wait(1.0)
                 slot.trajectory.acted.fill(False)
                 slot.trajectory.obs[...] = frame
                 slot.commit(ticks, 0)
@@ -252,7 +252,7 @@ def sample_bandwidth(arena: Arena, seconds: float) -> tuple[float, float]:
         item = source.take()
         assert item is not None
         builder.clear()
-        builder.add(item.item_id, item.trajectory, item.length, item.env_steps)
+        builder.add(item.ticket, item.trajectory, item.length, item.env_steps)
         item.release()
 
     whole = np.empty((ticks, *frame.shape), np.uint8)
@@ -278,7 +278,7 @@ def main() -> None:
     parser.add_argument("--gated", action="store_true")
     args = parser.parse_args()
     if args.role == "serve":
-        return serve(args.folder, args.gated)
+        return serve(args.folder, args.bridged)
     if args.role == "read":
         return read(args.folder)
     if args.role in ("pong", "work"):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from srl.launch.allocator import keep_large_buffers
+from srl.launch.process.allocator import keep_large_buffers
 
 LEARNING_RATE, EPS = 2.5e-4, 1e-5
 TRIED = (

@@ -1,10 +1,10 @@
 """A real head with thousands of workers: hosts whose agents are real on the wire, and whose workers
 are rows only.
 
-The head is the one of `srl train`: control socket with its keys, fleet, address book, controller,
-status file. The agents live in one process of their own: each joins, takes the plan, tells that its
-workers run, and beats four times a second with a row for each of them. The head's time is its
-processor time, that of its network thread included.
+The head is the one of `srl train`: control socket with its keys, process table, address book,
+controller, status file. The agents live in one process of their own: each joins, takes the plan,
+tells that its workers run, and sends a heartbeat four times a second, with a row for each worker.
+The head's time is its processor time, that of its network thread included.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ import msgspec
 import zmq
 
 from srl.arena.arena import HeapArena
-from srl.launch.control import (
+from srl.launch.cluster.agent_session import BEAT_SECONDS
+from srl.launch.cluster.head import HEAD_FILE, HeadFile
+from srl.launch.cluster.protocol import (
     PACKET_LIMITS,
     PROTOCOL,
-    Beat,
-    Book,
+    BridgeAddress,
     Brief,
     Channel,
-    GateIs,
-    Join,
-    Order,
+    GiveOrders,
+    Heartbeat,
+    JoinRequest,
     Packet,
+    PeerList,
     Ready,
-    Row,
     Start,
     Started,
+    StatsRow,
     Welcome,
     decode,
     encode,
 )
-from srl.launch.head import HEAD_FILE, HeadFile
-from srl.launch.launch import _Launch
-from srl.launch.processes import ProcessRun
-from srl.launch.run_dir import RunDir
-from srl.launch.signals import StopSignals
-from srl.launch.stay import BEAT_SECONDS
-from srl.launch.wake import Wake
+from srl.launch.directory.run_dir import RunDir
+from srl.launch.process.signal_pipe import SignalPipe
+from srl.launch.run.launch import _Launch
+from srl.launch.run.processes import ProcessRun
+from srl.launch.run.signals import StopSignals
 from srl.net.keys import load_join_key
 from srl.net.peers import read_peers, write_peers
 from srl.net.sockets import Wire
 from srl.recipes.classic import cartpole
-from srl.services.board import Board
+from srl.services.worker_stats import StatsTable
 from srl.streams.sample_memory import SampleMemory
 from srl.workers.wiring import Plan
 
@@ -89,11 +89,11 @@ class Agent:
         self.book_bytes = 0
         self.plan_bytes = 0
         self.beat_bytes = 0
-        self.gates = 0
+        self.bridges = 0
         self.next_beat = 0.0
         self._name = name
         self._members: dict[str, list[str]] = {}
-        join = Join(
+        join = JoinRequest(
             token=name, name=name, machine="m", pid=1, cores=1, address="127.0.0.1",
             version=PROTOCOL,
         )  # fmt: skip
@@ -116,35 +116,35 @@ class Agent:
                 case Start() as start:
                     started = Started(process=start.process, incarnation=start.incarnation, pid=1)
                     self.channel.post(started)
-                case Order() as order:
+                case GiveOrders() as order:
                     for worker in self._members[order.process]:
                         self.rows[worker] = order.incarnation
-                case Book() as book:
+                case PeerList() as book:
                     self.epoch = book.epoch
                     self.book_bytes += len(data)
 
     def move_gate(self) -> None:
-        """Says that its gate listens, and is another one than before."""
+        """Says that its bridge listens, and is another one than before."""
         key = "k" * 40
         address = "tcp://127.0.0.1:1"
-        self.channel.post(GateIs(address=address, public_key=key, incarnation=self.gates))
-        self.gates += 1
+        self.channel.post(BridgeAddress(address=address, public_key=key, incarnation=self.bridges))
+        self.bridges += 1
 
-    def speak(self, now: float, board: Board | None) -> None:
+    def speak(self, now: float, stats_table: StatsTable | None) -> None:
         """Sends what is due."""
         if not self.channel.session:
             return
         for packet in self.channel.packets(now):
             self.socket.send(encode(packet))
-        if now < self.next_beat or board is None:
+        if now < self.next_beat or stats_table is None:
             return
         self.next_beat = max(self.next_beat + BEAT_SECONDS, now)
         rows = []
         for worker, incarnation in self.rows.items():
-            row = board.rows[worker]
+            row = stats_table.rows[worker]
             row.enter("running")
-            rows.append(Row(worker, incarnation, row.dump()))
-        beat = Beat(now_ns=time.monotonic_ns(), rows=tuple(rows))
+            rows.append(StatsRow(worker, incarnation, row.dump()))
+        beat = Heartbeat(now_ns=time.monotonic_ns(), rows=tuple(rows))
         data = encode(self.channel.state(beat))
         self.beat_bytes = len(data)
         self.socket.send(data)
@@ -154,14 +154,14 @@ def play_agents(run_dir: Path, hosts: list[str]) -> None:
     """The agents' process: a line of JSON each time that all have a newer book."""
     wire = Wire()
     plans: list[Plan] = []
-    boards: list[Board] = []
+    boards: list[StatsTable] = []
 
     def members(data: bytes) -> dict[str, list[str]]:
         # They are all told the same, and are one process here.
         if not plans:
             plans.append(msgspec.json.decode(zlib.decompress(data), type=Plan))
             names = tuple(worker.name for worker in plans[0].workers)
-            boards.append(Board(HeapArena(), names))
+            boards.append(StatsTable(HeapArena(), names))
         return {name: [w.name for w in own] for name, own in plans[0].processes.items()}
 
     agents = [Agent(name, wire, run_dir) for name in hosts]
@@ -186,7 +186,7 @@ def play_agents(run_dir: Path, hosts: list[str]) -> None:
             told = epoch
             line = {
                 "epoch": epoch,
-                "books": sum(agent.book_bytes for agent in agents),
+                "accounts": sum(agent.book_bytes for agent in agents),
                 "plan": agents[0].plan_bytes,
                 "beat": max(agent.beat_bytes for agent in agents),
             }
@@ -229,12 +229,12 @@ class Crowd:
         launch = _Launch(experiment, directory, StopSignals(), True, time.monotonic())
         self.controller, run = launch._start(ends)
         assert isinstance(run, ProcessRun)
-        self.run, self.fleet = run, run.fleet
-        assert self.fleet.head is not None
+        self.run, self.process_table = run, run.process_table
+        assert self.process_table.head is not None
         ends.callback(self.controller.close)
-        # That gates move is what is measured.
+        # That bridges move is what is measured.
         logging.getLogger("srl").setLevel(logging.ERROR)
-        self.wake = ends.enter_context(Wake())
+        self.wake = ends.enter_context(SignalPipe())
         self.agents = subprocess.Popen(
             [sys.executable, __file__, str(directory.path), HUB, *hosts],
             stdin=subprocess.PIPE,
@@ -243,9 +243,9 @@ class Crowd:
         )
         ends.callback(self._end_agents)
         # From here on it is as `ProcessRun.run` has it.
-        for row in self.controller.board.rows.values():
+        for row in self.controller.stats_table.rows.values():
             row.enter("starting")
-        self.fleet.give_orders()
+        self.process_table.give_orders()
         self.heard: dict[str, float] = {}
         self.turns = Part(lambda: run._turn(self.wake))
 
@@ -271,21 +271,21 @@ class Crowd:
 
     def is_complete(self) -> bool:
         """Whether every worker runs, and all hosts have the book that says so."""
-        rows = self.controller.board.rows.values()
-        return self.heard.get("epoch") == self.fleet._epoch and all(
+        rows = self.controller.stats_table.rows.values()
+        return self.heard.get("epoch") == self.process_table._epoch and all(
             row.activity == "running" for row in rows
         )
 
     def change(self) -> tuple[float, float, int]:
-        """One host's gate is replaced: the head's and all seconds until everyone knows, and the
+        """One host's bridge is replaced: the head's and all seconds until everyone knows, and the
         bytes of it."""
-        epoch, sent = self.fleet._epoch, self.heard["books"]
+        epoch, sent = self.process_table._epoch, self.heard["accounts"]
         began, spent = time.monotonic(), time.process_time()
         assert self.agents.stdin is not None
         self.agents.stdin.write(b"g")
         self.until(lambda: self.heard["epoch"] > epoch)
         took = time.process_time() - spent
-        return took, time.monotonic() - began, int(self.heard["books"] - sent)
+        return took, time.monotonic() - began, int(self.heard["accounts"] - sent)
 
 
 def _experiment(workers: int, hosts: list[str]) -> Any:
@@ -310,15 +310,15 @@ def head_costs(workers: int, seconds: float) -> dict[str, float]:
         found = {
             "start: s until all workers run": time.monotonic() - began,
             "start: s of a core at the head": time.process_time() - spent,
-            "start: address books, MB to all hosts": crowd.heard["books"] / 1e6,
+            "start: address accounts, MB to all hosts": crowd.heard["accounts"] / 1e6,
             "start: plan, MB to each host": crowd.heard["plan"] / 1e6,
         }
         found |= _steady(crowd, seconds) | _each(crowd, workers)
         changes = [crowd.change() for _ in range(20)]
         found |= {
-            "a host's gate moves: ms of a core at the head": 1e3 * min(c[0] for c in changes),
-            "a host's gate moves: ms until all hosts know": 1e3 * min(c[1] for c in changes),
-            "a host's gate moves: kB to all hosts": min(c[2] for c in changes) / 1e3,
+            "a host's bridge moves: ms of a core at the head": 1e3 * min(c[0] for c in changes),
+            "a host's bridge moves: ms until all hosts know": 1e3 * min(c[1] for c in changes),
+            "a host's bridge moves: kB to all hosts": min(c[2] for c in changes) / 1e3,
             "a beat of 100 workers, kB": crowd.heard["beat"] / 1e3,
         }
         return found | _elsewhere(crowd)
@@ -326,10 +326,10 @@ def head_costs(workers: int, seconds: float) -> dict[str, float]:
 
 def _steady(crowd: Crowd, seconds: float) -> dict[str, float]:
     """Shares of a core while nothing comes but beats."""
-    run, fleet = crowd.run, crowd.fleet
+    run, process_table = crowd.run, crowd.process_table
     parts = {
-        "beats": (fleet.head, "poll"),
-        "address book": (fleet, "_publish"),
+        "beats": (process_table.head, "poll"),
+        "address book": (process_table, "_publish"),
         "silent processes": (run, "_kill_silent"),
         "the controller's look": (run._controller, "poll"),
         "status file": (run._status, "step"),
@@ -352,15 +352,21 @@ def _steady(crowd: Crowd, seconds: float) -> dict[str, float]:
 
 def _each(crowd: Crowd, workers: int) -> dict[str, float]:
     """Costs of one worker, each the least of many times."""
-    run, hosts = crowd.run, crowd.fleet.head.hosts  # type: ignore[union-attr]
+    run, hosts = crowd.run, crowd.process_table.head.hosts  # type: ignore[union-attr]
     name, place = next(item for item in hosts.places.items() if item[0] != HUB)
-    own = [worker for worker, process in hosts._homes.items() if crowd.fleet.where[process] == name]
-    rows = tuple(Row(worker, 0, crowd.controller.board.rows[worker].dump()) for worker in own)
-    data = encode(Packet("", 0, 0, Beat(now_ns=0, rows=rows)))
+    own = [
+        worker
+        for worker, process in hosts._slots.items()
+        if crowd.process_table.where[process] == name
+    ]
+    rows = tuple(
+        StatsRow(worker, 0, crowd.controller.stats_table.rows[worker].dump()) for worker in own
+    )
+    data = encode(Packet("", 0, 0, Heartbeat(now_ns=0, rows=rows)))
 
     def take() -> None:
         beat = decode(data).message
-        assert isinstance(beat, Beat)
+        assert isinstance(beat, Heartbeat)
         hosts._beats[place] = (beat, 0)
         hosts._take_rows(place)
 
@@ -374,7 +380,7 @@ def _each(crowd: Crowd, workers: int) -> dict[str, float]:
 
 def _elsewhere(crowd: Crowd) -> dict[str, float]:
     """What other hosts keep, and what a worker's process there is told."""
-    plan, folder = crowd.controller.plan, crowd.fleet.folder.path
+    plan, folder = crowd.controller.plan, crowd.process_table.folder.path
     book = read_peers(folder)
     assert book is not None
     stream = next(iter(plan.samples.values())).spec
@@ -385,7 +391,7 @@ def _elsewhere(crowd: Crowd) -> dict[str, float]:
         "address book of a host: ms to write": 1e3 * least(lambda: write_peers(folder, book), 10),
         "address book of a host: ms to read": 1e3 * least(lambda: read_peers(folder), 10),
         "a worker's sample stream, ms to open": 1e3
-        * least(lambda: SampleMemory(stream, crowd.fleet.arena), 3),
+        * least(lambda: SampleMemory(stream, crowd.process_table.arena), 3),
         "a worker's part of the plan, kB": len(part) / 1e3,
         "a worker's part of the plan, ms to read": 1e3 * least(_reader(part), 5),
         "all of the plan, kB": len(whole) / 1e3,

@@ -5,9 +5,9 @@ Each run has its own seed for what is done to whom. It must reach a return of 47
 must be accounted for, no reader may see a version go backwards, and no process and no shared memory
 may be left. The longest standstill is the time in which no newer weights were published, start-up
 included; mostly it is the time until a trainer is started again. In the layout `remote` actors and
-policy workers are on hosts of their own (folders of this machine), and gates and agents are killed,
-too, at half the pace: with an agent all of its workers go. Leaves out: the death of the command
-itself, and several machines.
+policy workers are on hosts of their own (folders of this machine), and bridges and agents are
+killed, too, at half the pace: with an agent all of its workers go. Leaves out: the death of the
+command itself, and several machines.
 
     python benchmarks/soak_chaos.py [--runs 20] [--remote 5] [--seed 1] [--seconds 2 5]
 """
@@ -29,7 +29,7 @@ from srl.arena.shm import ROOT_VARIABLE, shm_root
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
 
-from chaos import REMOTE, SETTINGS, Chaos, Versions, books, problems
+from chaos import REMOTE, SETTINGS, Chaos, Versions, accounts, problems
 from harness import Training, read_summary
 from test_trainer_hosts import Versions as Everywhere
 
@@ -55,7 +55,7 @@ class Outcome:
         """Its line in the table."""
         kills = sum("KILL" in strike for strike in self.strikes)
         trainers = sum("trainer" in strike for strike in self.strikes)
-        hosts = sum("gate-" in strike or "agent-" in strike for strike in self.strikes)
+        hosts = sum("bridge-" in strike or "agent-" in strike for strike in self.strikes)
         return (
             f"| {self.layout} | {self.seed} | {self.seconds:.0f} | {self.standstill:.0f} | "
             f"{kills} | {len(self.strikes) - kills} | {trainers} | {hosts} | {self.env_steps:,} | "
@@ -93,7 +93,7 @@ def run(layout: str, seed: int, pauses: tuple[float, float]) -> Outcome:
             wrong = problems(training, chaos, seen, Path(shm))
             wrong += [f"a version went backwards: {s}" for s in everywhere.stop() if s != sorted(s)]
             summary = read_summary(run_dir)
-            kept = books(summary)
+            kept = accounts(summary)
             dropped = sum(int(n) for name, n in kept.items() if name.startswith("dropped."))
             lost = int(summary["metrics"]["updates.default.lost"])
             steps = summary["env_steps"]
@@ -117,8 +117,8 @@ def main() -> None:
     planned = [("shared", n) for n in range(options.runs)]
     planned += [("remote", n) for n in range(options.remote)]
     for layout, number in planned:
-        pace = 2.0 if layout == "remote" else 1.0
-        least, most = (pace * seconds for seconds in options.seconds)
+        throttle = 2.0 if layout == "remote" else 1.0
+        least, most = (throttle * seconds for seconds in options.seconds)
         outcomes.append(run(layout, options.seed + number, (least, most)))
         print(outcomes[-1].row(), ", ".join(outcomes[-1].strikes), file=sys.stderr, flush=True)
     failed = [outcome for outcome in outcomes if outcome.problems]
@@ -127,7 +127,7 @@ def main() -> None:
         f"{len(failed)} runs with a problem.",
         "",
         "| layout | seed | seconds | longest standstill | killed | stopped | of them trainers | "
-        "of them gates and agents | env steps | fragments dropped | updates lost | problems |",
+        "of them bridges and agents | env steps | fragments dropped | updates lost | problems |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),
     ]

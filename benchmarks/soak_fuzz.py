@@ -1,5 +1,5 @@
 """Fuzzes what hears messages between hosts. The decoder: 100,000 inputs, half of them anything at
-all, half real messages with changes. A host's gate and the head: messages of every type with odd
+all, half real messages with changes. A host's bridge and the head: messages of every type with odd
 values. No crash, no input that takes longer than 10 s, and memory bounded by the system.
 
     python benchmarks/soak_fuzz.py [--inputs 100000] [--typed 10000]
@@ -45,7 +45,7 @@ def main() -> None:
     from test_framing import CHANGED, RAW, TARGETS, check_any, check_changed
 
     logging.disable()
-    with tempfile.TemporaryDirectory() as folder, closing(Gates()) as gates:
+    with tempfile.TemporaryDirectory() as folder, closing(Gates()) as bridges:
         head = Head(Path(folder))
         room = _memory_bytes() + (ROOM_MB << 20)
         resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
@@ -55,7 +55,7 @@ def main() -> None:
                 args.inputs // 2, anything, lambda said: check_any(*said)
             ),
             "changed messages, to the decoder": _fuzz(args.inputs // 2, CHANGED, check_changed),
-            "typed messages, to gates": _fuzz(args.typed, gates.said, gates.hear),
+            "typed messages, to bridges": _fuzz(args.typed, bridges.said, bridges.hear),
             "typed messages, to the head": _fuzz(args.typed, head.said, head.hear),
         }
     lines = [

@@ -28,7 +28,7 @@ from srl.arena.shm import ROOT_VARIABLE, shm_root
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
 
-from chaos import books
+from chaos import accounts
 from harness import Training, read_summary
 from test_hosts_network import ThreeHosts
 from test_trainer_hosts import Versions
@@ -120,12 +120,12 @@ def judge(
 ) -> tuple[str, ...]:
     """What went wrong, if anything."""
     summary = read_summary(training.run_dir)
-    kept = books(summary)
+    kept = accounts(summary)
     problems = []
     if code or not summary["reason"].startswith("reached"):
         problems.append(f"not solved: {summary['error'] or summary['reason']}")
     if kept["lost"] or not kept["consumed"]:
-        problems.append(f"books do not add up: {kept}")
+        problems.append(f"accounts do not add up: {kept}")
     problems += [f"a version went backwards: {seen}" for seen in versions if seen != sorted(seen)]
     if sum(len(seen) > 2 for seen in versions) < 2:
         problems.append(f"weights were not seen on several hosts: {versions}")

@@ -81,7 +81,7 @@ def look(command: psutil.Process, root: Path, run: Path, seconds: float) -> Samp
     for process in (command, *command.children(recursive=True)):
         try:
             line = process.cmdline()
-            worker = "srl.launch.worker"
+            worker = "srl.launch.process.worker"
             name = line[line.index(worker) + 1] if worker in line else "controller"
             found[name] = own_bytes(process.pid) / MEGABYTE
             mapped.update(entry.path for entry in process.memory_maps())

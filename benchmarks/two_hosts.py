@@ -1,4 +1,4 @@
-"""Two hosts on this machine for benchmarks: a folder and a gate process each, joined over
+"""Two hosts on this machine for benchmarks: a folder and a bridge process each, joined over
 loopback."""
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from types import TracebackType
 
 import msgspec
 
-from srl.arena.shm import RunFolder, ShmArena, bump_placement, make_bell
-from srl.gates.post import GatePlan
-from srl.launch.gate import GateOrders
-from srl.net.peers import Peer, Peers, read_gate_up, write_peers
+from srl.arena.shm import RunFolder, ShmArena, bump_placement, make_wake_pipe
+from srl.bridge.messenger import BridgePlan
+from srl.launch.process.bridge import BridgeOrders
+from srl.net.peers import Peer, Peers, read_bridge_endpoint, write_peers
 from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
 
@@ -21,35 +21,35 @@ from srl.streams.sample import create_sample
 class TwoHosts:
     """The first host has the clients and the writers, the second one the servers and readers."""
 
-    def __init__(self, plan: GatePlan, near: tuple[str, ...], far: tuple[str, ...]) -> None:
+    def __init__(self, plan: BridgePlan, near: tuple[str, ...], far: tuple[str, ...]) -> None:
         self._placed = {"near": near, "far": far}
         self._runs = {name: RunFolder() for name in self._placed}
         self.folders = {name: run.path for name, run in self._runs.items()}
         self._gates = []
         for name, processes in self._placed.items():
-            arena = ShmArena(self.folders[name], "agent", gated=True)
+            arena = ShmArena(self.folders[name], "agent", bridged=True)
             for process in processes:
-                make_bell(self.folders[name], process)
+                make_wake_pipe(self.folders[name], process)
             bump_placement(self.folders[name])
             for spec in plan.inference:
                 create_inference(spec, arena)
             for stream in plan.samples:
                 create_sample(stream.spec, arena, granted=name == "near")
             arena.close()
-            gate = subprocess.Popen(
-                [sys.executable, "-m", "srl.launch.gate"], stdin=subprocess.PIPE
+            bridge = subprocess.Popen(
+                [sys.executable, "-m", "srl.launch.process.bridge"], stdin=subprocess.PIPE
             )
-            self._gates.append(gate)
-            orders = GateOrders(plan=plan, host=name, folder=str(self.folders[name]))
-            assert gate.stdin is not None
-            gate.stdin.write(msgspec.json.encode(orders) + b"\n")
-            gate.stdin.flush()
+            self._gates.append(bridge)
+            orders = BridgeOrders(plan=plan, host=name, folder=str(self.folders[name]))
+            assert bridge.stdin is not None
+            bridge.stdin.write(msgspec.json.encode(orders) + b"\n")
+            bridge.stdin.flush()
         self._introduce()
 
     def _introduce(self) -> None:
         peers = []
         for name, processes in self._placed.items():
-            while (up := read_gate_up(self.folders[name])) is None:
+            while (up := read_bridge_endpoint(self.folders[name])) is None:
                 time.sleep(0.01)
             peers.append(
                 Peer(host=name, address=up.address, public_key=up.public_key, processes=processes)
@@ -57,7 +57,7 @@ class TwoHosts:
         for name, folder in self.folders.items():
             write_peers(folder, Peers(own=name, peers=tuple(peers)))
             arena = ShmArena(folder, "agent")
-            arena.ring("gate")
+            arena.wake("bridge")
             arena.close()
 
     def __enter__(self) -> TwoHosts:
@@ -69,9 +69,9 @@ class TwoHosts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for gate in self._gates:
-            assert gate.stdin is not None
-            gate.stdin.close()
-            gate.wait()
+        for bridge in self._gates:
+            assert bridge.stdin is not None
+            bridge.stdin.close()
+            bridge.wait()
         for run in self._runs.values():
             run.remove()

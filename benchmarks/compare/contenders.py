@@ -90,6 +90,7 @@ PEERS: dict[str, Peer] = {
         (*_FLAT, "W4"),
         (*_layouts(vec=("envpool",), threads=(1, 2)), {"vec": "workers", "threads": 1}),
     ),
+    "random": Peer("single", "run_random.py", (), _layouts(vec=("envpool",))),
 }
 
 

@@ -47,9 +47,11 @@ def learn(contender: str, task: str, seed: int, timeout: float) -> dict[str, Any
         if contender == OURS:
             command = our_equal_command(settings, env_steps, seed, Path(folder) / "run")
         else:
-            layout: Layout = {"vec": "envpool", "threads": 2 if task == "pong" else 1}
+            layout: Layout = {"vec": "envpool"}
+            if contender != "random":
+                layout["threads"] = 2 if task == "pong" else 1
             command = peer_command(contender, task, layout, seed, env_steps, {})
-        finished = run(command, timeout, look)
+        finished = run(command, timeout, look, timed=False)
         if contender == OURS and finished.code == 0:
             points = our_points(Path(folder) / "run")
     done = finished.code == 0 and bool(points)

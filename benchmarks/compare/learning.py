@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from contenders import PEERS, Layout, our_command
-from workloads import EPISODES, Settings
-
-ENVPOOL_IDS = {
-    "cartpole": "envpool:CartPole-v1",
-    "cheetah": "envpool:HalfCheetah-v5",
-    "pong": "envpool:Pong-v5",
-}
+from workloads import ENVPOOL, EPISODES, Settings
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ def our_equal_command(settings: Settings, env_steps: int, seed: int, run_dir: Pa
     pairs = [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
     return our_command(
         "train",
-        ENVPOOL_IDS[settings.env],
+        f"envpool:{ENVPOOL[settings.env]}",
         *("--steps", str(env_steps), "--seed", str(seed), "--run-dir", str(run_dir)),
         *pairs,
     )

@@ -61,8 +61,11 @@ def run(
     timeout: float,
     on_line: Callable[[str, float], bool] = lambda line, seconds: False,
     env: dict[str, str] | None = None,
+    timed: bool = True,
 ) -> Finished:
     """Runs a command to its end, to its time-out, or until `on_line` has seen enough.
+
+    A `timed` one goes before everything else on the machine.
 
     `on_line` gets each line of standard output and the seconds since the start, and says whether
     to stop. In the end everything that the command started is killed, and its shared memory freed.
@@ -80,8 +83,9 @@ def run(
         start_new_session=True,
         env={**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1", **(env or {})},
     )
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{child.pid}/autogroup").write_text(f"{AUTOGROUP_NICE}")
+    if timed:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{child.pid}/autogroup").write_text(f"{AUTOGROUP_NICE}")
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     expired = threading.Event()
 

@@ -15,7 +15,7 @@ class Settings:
     """PPO's settings for one environment; those of the peers are named differently, but equal."""
 
     env: str
-    """cartpole, cartpole_masked, pong, cheetah or simple_tag."""
+    """A key of `ENVPOOL`, or simple_tag."""
     num_envs: int
     horizon: int
     """Steps of each environment in a batch."""
@@ -74,6 +74,21 @@ class Settings:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
+ENVPOOL = {
+    "cartpole": "CartPole-v1",
+    "cartpole_masked": "CartPole-v1",
+    "cheetah": "HalfCheetah-v5",
+    "pong": "Pong-v5",
+    "acrobot": "Acrobot-v1",
+    "pendulum": "Pendulum-v1",
+    "lunarlander": "LunarLander-v3",
+    "lunarlander_continuous": "LunarLanderContinuous-v3",
+    "bipedalwalker": "BipedalWalker-v3",
+    "hopper": "Hopper-v5",
+    "walker2d": "Walker2d-v5",
+}
+"""The id of each environment in EnvPool."""
+
 _CHEETAH = {"env": "cheetah", "learning_rate": 3e-4, "entropy_coefficient": 0.0}
 
 WORKLOADS: dict[str, Settings] = {
@@ -96,6 +111,37 @@ THRESHOLDS = {"cartpole": 475.0, "cheetah": 2000.0, "pong": 18.0}
 EPISODES = 100
 """Episodes behind a mean return."""
 
+_DISCRETE = {
+    "num_envs": 16,
+    "horizon": 128,
+    "epochs": 4,
+    "minibatches": 4,
+    "learning_rate": 1e-3,
+    "normalize": True,
+    "max_policy_age": 0,
+}
+_CONTINUOUS = {
+    **_DISCRETE,
+    "epochs": 10,
+    "minibatches": 16,
+    "learning_rate": 3e-4,
+    "entropy_coefficient": 0.0,
+}
+_SWING_UP = {"epochs": 10, "minibatches": 8, "entropy_coefficient": 0.0, "gamma": 0.9}
+
+_EQUAL: dict[str, tuple[Settings, int]] = {
+    "acrobot": (Settings("acrobot", **_DISCRETE), 100_000),
+    "pendulum": (Settings("pendulum", **{**_DISCRETE, **_SWING_UP}), 100_000),
+    "lunarlander": (Settings("lunarlander", **_DISCRETE), 300_000),
+    "lunarlander_continuous": (Settings("lunarlander_continuous", **_CONTINUOUS), 300_000),
+    "bipedalwalker": (Settings("bipedalwalker", **_CONTINUOUS), 500_000),
+    "hopper": (Settings("hopper", **_CONTINUOUS), 500_000),
+    "walker2d": (Settings("walker2d", **_CONTINUOUS), 500_000),
+}
+"""Tasks of `equal_steps.py`: our default settings for any environment, except for Pendulum, which
+has those of our recipe."""
+EQUAL_TASKS = tuple(_EQUAL)
+
 CURVES: dict[str, tuple[Settings, int, int]] = {
     "cartpole": (Settings("cartpole", 8, 128, 4, 4), 300_000, 10),
     "cheetah": (
@@ -112,6 +158,7 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
         600_000,
         5,
     ),
+    **{task: (settings, steps, 5) for task, (settings, steps) in _EQUAL.items()},
     "pong": (
         Settings(
             "pong",
@@ -126,5 +173,4 @@ CURVES: dict[str, tuple[Settings, int, int]] = {
         2,
     ),
 }
-"""Learning at equal environment steps: settings for all, steps, and seeds. HalfCheetah is learned
-with normalised observations and returns by all, as everybody does."""
+"""Learning at equal environment steps: settings for all, steps, and seeds."""

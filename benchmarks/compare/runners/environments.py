@@ -6,10 +6,15 @@ PufferLib) ends at v4, so those peers take it from EnvPool.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 
-ENVPOOL = {"cartpole": "CartPole-v1", "cheetah": "HalfCheetah-v5", "pong": "Pong-v5"}
-ENVPOOL["cartpole_masked"] = "CartPole-v1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from workloads import ENVPOOL
+
 POSITIONS = [0, 2]
 """What is left of CartPole's observation without velocities."""
 
@@ -18,11 +23,10 @@ def make_gym(env: str):
     """One environment, as Gymnasium gives it."""
     import gymnasium
 
-    if env == "cheetah":
-        return gymnasium.make("HalfCheetah-v5")
     if env == "pong":
         return make_pong()
-    made = gymnasium.make("CartPole-v1")
+    # EnvPool has Gymnasium's own names.
+    made = gymnasium.make(ENVPOOL[env])
     return without_velocities(made) if env == "cartpole_masked" else made
 
 
@@ -67,10 +71,11 @@ def make_envpool(env: str, num_envs: int, seed: int, num_threads: int):
     )
 
 
-def pool_actions(env: str, actions: np.ndarray) -> np.ndarray:
+def pool_actions(pool, actions: np.ndarray) -> np.ndarray:
     """Actions in the type and the bounds that a pool takes."""
-    if env == "cheetah":
-        return np.clip(actions, -1.0, 1.0).astype(np.float64)
+    space = pool.action_space
+    if space.shape:
+        return np.clip(actions, space.low, space.high).astype(space.dtype)
     return actions.astype(np.int32)
 
 
@@ -89,6 +94,6 @@ def pool_spaces(env: str, pool):
     low, high = (0, 255) if first.dtype == np.uint8 else (-np.inf, np.inf)
     seen = spaces.Box(low, high, first.shape[1:], first.dtype)
     taken = pool.action_space
-    if env == "cheetah":
-        return seen, spaces.Box(-1.0, 1.0, taken.shape, np.float32)
+    if taken.shape:
+        return seen, spaces.Box(taken.low, taken.high, dtype=np.float32)
     return seen, spaces.Discrete(int(taken.n))

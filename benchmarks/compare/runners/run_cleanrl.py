@@ -153,7 +153,7 @@ def train(options: Options, meter: Meter) -> None:
     if s.normalize:
         envs = Normalized(envs, s.num_envs, s.gamma)
     obs = torch.as_tensor(envs.reset(), dtype=torch.float32)
-    continuous = s.env == "cheetah"
+    continuous = bool(space.shape)
     num_actions = space.shape[0] if continuous else int(space.n)
     agent = Agent(obs.shape[1:], num_actions, continuous, s)
     meter.num_parameters = sum(p.numel() for p in agent.parameters())

@@ -47,7 +47,7 @@ class Pool(pufferlib.PufferEnv):
         return self.observations, []
 
     def step(self, actions):
-        actions = pool_actions(self._env, np.asarray(actions))
+        actions = pool_actions(self._pool, np.asarray(actions))
         obs, rewards, terminated, truncated, _ = self._pool.step(actions)
         self.observations[:] = pool_observations(self._env, obs)
         self.rewards[:], self.terminals[:], self.truncations[:] = rewards, terminated, truncated

@@ -37,7 +37,7 @@ class PoolVecEnv(VecEnv):
         return pool_observations(self._env, self._pool.reset()[0])
 
     def step_async(self, actions) -> None:
-        self._actions = pool_actions(self._env, actions)
+        self._actions = pool_actions(self._pool, actions)
 
     def step_wait(self):
         obs, rewards, terminated, truncated, _ = self._pool.step(self._actions)

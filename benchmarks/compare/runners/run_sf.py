@@ -48,7 +48,7 @@ class Pool(gymnasium.Env):
         return pool_observations(self._env, self._pool.reset()[0]), {}
 
     def step(self, actions):
-        actions = pool_actions(self._env, np.asarray(actions))
+        actions = pool_actions(self._pool, np.asarray(actions))
         obs, rewards, terminated, truncated, _ = self._pool.step(actions)
         obs = pool_observations(self._env, obs)
         rows = np.nonzero(terminated | truncated)[0]

@@ -31,9 +31,9 @@ class Vector:
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self._pool:
-            actions = pool_actions(self._env, actions)
-        elif self._env == "cheetah":
-            actions = np.clip(actions, -1.0, 1.0)
+            actions = pool_actions(self._envs, actions)
+        elif self.action_space.shape:
+            actions = np.clip(actions, self.action_space.low, self.action_space.high)
         obs, rewards, terminated, truncated, _ = self._envs.step(actions)
         if self._pool:
             obs = pool_observations(self._env, obs)
