@@ -28,8 +28,8 @@ pytestmark = pytest.mark.runs
 Start = Callable[..., Training]
 TWO = (
     "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "trainer.count=2",
-    # The next batch is there while one is learned, so a trainer that dies holds fragments.
-    "--set", "algorithm.max_policy_age=1",
+    # Trainers learn for nearly all of their time, so one that dies holds fragments.
+    "--set", "algorithm.max_policy_age=1", "--set", "algorithm.epochs=60",
 )  # fmt: skip
 CARRIERS = pytest.mark.parametrize("carrier", ["shared", "wired"])
 
