@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-system test-learning check format bench bench-guard compare-setup compare soak clean
+.PHONY: help install train test test-system test-learning check docs format bench bench-guard compare-setup compare soak clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
@@ -42,11 +42,14 @@ test-learning: $(STAMP)  ## Run the tests that train until a threshold, and thos
 	$(PYTEST) tests/learning -n 2
 	$(PYTEST) tests/system -m "alone and not guard"
 
-check: $(STAMP)  ## Lint, formatting, types and conventions, and whether the examples run.
+check: $(STAMP) docs  ## Lint, formatting, types and conventions, whether the examples run, and the site.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) tests/conventions tests/examples -n 2
+
+docs: $(STAMP)  ## Build the site of the documents, which is readable offline: build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)  ## Format and fix what can be fixed.
 	$(BIN)/ruff format .

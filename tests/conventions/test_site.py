@@ -1,0 +1,46 @@
+"""The tools of the site (docs/tools): links lead to pages, and no page needs a network."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from source import ROOT
+
+
+def tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_a_page_loads_from_other_hosts_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        '<script src="https://a.example/x.js"></script><img src="own.png">'
+        '<link rel="stylesheet" href="//b.example/x.css"><script>load("own.js")</script>'
+        '<style>@import "https://c.example/x.css";</style><a href="https://d.example">read</a>'
+    )
+    (tmp_path / "own.css").write_text("p { background: url(https://e.example/x.png) url(own.png) }")
+    found = {line.split("//")[1][0] for line in tool("offline").requests_to_others(tmp_path)}
+    assert found == {"a", "b", "c", "e"}
+
+
+def test_links_to_files_of_the_repository_lead_to_their_pages() -> None:
+    text = (
+        "[a](../src/srl/data/records.py) [b](../README.md) [c](security.md#keys) [d](https://x.y)\n"
+        "```python\nx = [e](../README.md)\n```\n[f](../benchmarks/results)"
+    )
+    assert tool("outside").with_site_links(text, "docs/architecture.md") == (
+        "[a](src/srl/data/records.py.md) [b](index.md) [c](security.md#keys) [d](https://x.y)\n"
+        "```python\nx = [e](../README.md)\n```\n[f](benchmarks/results/index.md)"
+    )
+
+
+def test_files_that_pages_link_to_are_in_the_site() -> None:
+    linked = tool("outside").linked_files()
+    assert {"README.md", "src/srl/data/records.py", "src/srl/algorithms/ppo/README.md"} <= linked
+    assert not [path for path in linked if path.startswith("docs/")]
