@@ -1,10 +1,13 @@
-# Every target sets itself up: the first one makes .venv and installs pinned packages, once.
+# Every target sets itself up, once: `train` makes .venv and installs what training needs, the others
+# install optional packages and tools as well.
 
 # The first Python that runs and is new enough; `make PYTHON=...` names another.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
@@ -15,16 +18,25 @@ help:  ## Show this list.
 
 install: $(STAMP)  ## Make .venv and install everything (the others do this by themselves).
 
-$(STAMP): pyproject.toml constraints.txt
+# Its last step makes pip, so an attempt that failed is repeated.
+$(BIN)/pip:
 	@test -n "$(PYTHON)" || { echo "SRL needs Python 3.11 or newer, and found none."; \
 	  echo "Install one, or name it: make PYTHON=/path/to/python3.11 ..."; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "Could not make $(VENV). On Debian and Ubuntu: apt install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(STAMP)
 
-train: $(STAMP)  ## Train CartPole with PPO until it is solved.
+# Torch first, by itself: constraints.txt names the build for processors.
+$(BASE): pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) torch
+	$(PIP) -e .
+	@touch $(BASE)
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+	$(PIP) torch
+	$(PIP) -e '.[dev]'
+	@touch $(BASE) $(STAMP)
+
+train: $(BASE)  ## Train CartPole with PPO until it is solved.
 	$(BIN)/srl train cartpole
 
 PYTEST := $(BIN)/python -m pytest
@@ -42,7 +54,7 @@ test-learning: $(STAMP)  ## Run the tests that train until a threshold, and thos
 	$(PYTEST) tests/learning -n 2
 	$(PYTEST) tests/system -m "alone and not guard"
 
-check: $(STAMP) docs  ## Lint, formatting, types and conventions, whether the examples run, and the site.
+check: $(STAMP) docs  ## Lint, formatting, types and conventions, whether examples and wheel run, and the site.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("srl.errors")
     if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("srl")
+        return importlib.import_module("srl.version").VERSION
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'srl' has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULE_OF[name]), name)

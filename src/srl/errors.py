@@ -33,8 +33,8 @@ class ConfigError(SrlError):
     """A setting, name or option is wrong."""
 
 
-DISTRIBUTION = "srl"
-"""The name under which this project is installed."""
+DISTRIBUTION = "really-scalable-rl"
+"""The name of the installed package. The package index has another project called `srl`."""
 
 
 def install_command(extra: str) -> str:

@@ -10,7 +10,7 @@ import sys
 from source import imports_of, modules, tree_of, where
 
 LAYERS = (
-    ("errors",),
+    ("errors", "version"),
     ("tracebacks",),
     ("resolve", "settings", "resources", "files", "extras"),
     ("arena",),

@@ -15,7 +15,7 @@ from test_worker_deaths import assert_books_add_up
 
 from srl.services.metrics import read_metrics
 
-pytest.importorskip("ray", reason="these tests need Ray: pip install 'srl[ray]'")
+pytest.importorskip("ray", reason="these tests need Ray: pip install 'really-scalable-rl[ray]'")
 
 pytestmark = pytest.mark.machines
 

@@ -35,7 +35,7 @@ def without(packages: str, *command: str) -> subprocess.CompletedProcess[str]:
 def test_every_extra_has_its_packages() -> None:
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     assert project["name"] == DISTRIBUTION
-    assert set(project["optional-dependencies"]) - {"dev"} == set(EXTRA_OF.values())
+    assert set(project["optional-dependencies"]) - {"dev", "docs"} == set(EXTRA_OF.values())
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from srl.services.checkpoint_parts import (
     verify_part,
     write_part,
 )
+from srl.version import VERSION
 
 MANIFEST_FILE = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 24
@@ -192,7 +193,7 @@ class CheckpointStore:
             manifest = msgspec.structs.replace(
                 manifest,
                 parts=hash_parts(folder),
-                srl_version=manifest.srl_version or _srl_version(),
+                srl_version=manifest.srl_version or VERSION,
                 digest="",
             )
             digest = _sha256(_encode(manifest))
@@ -397,12 +398,3 @@ def _encode(manifest: Manifest) -> bytes:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _srl_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("srl")
-    except PackageNotFoundError:
-        return "unknown"

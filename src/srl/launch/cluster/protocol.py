@@ -9,7 +9,6 @@ is not sent again, because the next one replaces it.
 from __future__ import annotations
 
 from collections import deque
-from importlib.metadata import version
 from typing import Annotated
 
 import msgspec
@@ -21,8 +20,9 @@ from srl.launch.process.process_state import Condition
 from srl.net.limits import Limits
 from srl.net.peers import Peer, Peers
 from srl.streams.sample_accounting import StreamAccount
+from srl.version import VERSION
 
-PROTOCOL = f"{version('srl')}+5"
+PROTOCOL = f"{VERSION}+5"
 """Head and agents must have the same one. The number after the plus grows when these messages
 change."""
 PACKET_LIMITS = Limits(frame_bytes=64 << 20, frames=1, message_bytes=64 << 20)

@@ -1,0 +1,3 @@
+"""The version of this project; it is also that of the installed package."""
+
+VERSION = "0.1.0"
