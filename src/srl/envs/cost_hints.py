@@ -1,17 +1,17 @@
-"""How expensive an environment's steps are, judged by its name before it is made."""
+"""How expensive an environment's steps are, judged by its family before it is made.
+
+A family is the package of Gymnasium that has the environment. EnvPool has the same environments by
+the same names, and Atari games of version 5.
+"""
 
 from __future__ import annotations
 
+import gymnasium
+
 from srl.envs.protocol import EnvConfig
 
-_TINY = (
-    "CartPole", "Pendulum", "MountainCar", "Acrobot", "Catch", "FrozenLake", "Taxi", "NChain",
-    "CliffWalking", "Blackjack",
-)  # fmt: skip
-_BODIES = (
-    "Ant", "HalfCheetah", "Hopper", "Humanoid", "InvertedDoublePendulum", "InvertedPendulum",
-    "Pusher", "Reacher", "Swimmer", "Walker2d", "BipedalWalker", "LunarLander",
-)  # fmt: skip
+_TINY = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
+_BODIES = ("gymnasium.envs.mujoco", "gymnasium.envs.box2d")
 
 
 def is_tiny(id: str) -> bool:
@@ -19,18 +19,18 @@ def is_tiny(id: str) -> bool:
 
     It does not pay to wake another thread for such a step.
     """
-    return _name(id).startswith(_TINY)
+    return _family(id).startswith(_TINY)
 
 
 def simulates_bodies(id: str) -> bool:
-    """Whether the environment simulates bodies, and its observation is a vector."""
-    return _name(id).startswith(_BODIES)
+    """Whether the environment simulates bodies: MuJoCo and Box2D."""
+    return _family(id).startswith(_BODIES)
 
 
 def has_pixels(id: str) -> bool:
-    """Whether observations are known to be images: Atari, which EnvPool has as version 5."""
+    """Whether observations are known to be images: Atari."""
     atari = id.startswith("envpool:") and id.endswith("-v5")
-    return id.startswith("ALE/") or (atari and not simulates_bodies(id))
+    return id.startswith("ALE/") or (atari and not _family(id))
 
 
 def pool_threads(config: EnvConfig) -> int:
@@ -41,5 +41,10 @@ def pool_threads(config: EnvConfig) -> int:
     return int(config.args.get("num_threads", chosen))
 
 
-def _name(id: str) -> str:
-    return id.rpartition(":")[2].rpartition("/")[2]
+def _family(id: str) -> str:
+    """Where Gymnasium has an environment of this name in any version; empty if it has none."""
+    name = id.rpartition(":")[2].rpartition("-v")[0]
+    for spec in gymnasium.registry.values():
+        if spec.name == name and isinstance(spec.entry_point, str):
+            return spec.entry_point
+    return ""

@@ -7,7 +7,6 @@ no encryption: ZeroMQ does it.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
@@ -192,13 +191,3 @@ class Wire:
             self.hang_up(socket)
         self._authenticator.close()
         self._context.term()
-
-
-def reachable_as(address: str, host: str) -> str:
-    """The address to dial for a listening address: `host` replaces "all interfaces"."""
-    name, _, port = address.removeprefix("tcp://").rpartition(":")
-    try:
-        is_everywhere = ipaddress.ip_address(name.strip("[]")).is_unspecified
-    except ValueError:
-        is_everywhere = name == "*"
-    return f"tcp://{host if is_everywhere else name}:{port}"

@@ -13,8 +13,9 @@ class InferenceConfig:
     """How policy workers batch requests."""
 
     count: int = 0
-    """Policy workers, in layouts where they are processes of their own. 0 takes one, or two where a
-    CPU of two cores has an actor on each. In `inline` each actor has its own."""
+    """Policy workers, in layouts where they are processes of their own. 0 takes one, or one
+    for each core of a CPU where each of at most three has an actor. In `inline` each actor has its
+    own."""
     max_count: int = 0
     """Most policy workers that `srl scale` may ask for; 0 allows no more than `count`."""
     max_restarts: int = -1

@@ -6,6 +6,7 @@ import time
 import zlib
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from srl.arena.arena import HeapArena
@@ -14,7 +15,7 @@ from srl.arguments import assemble
 from srl.envs.registry import probe
 from srl.launch.cluster.agent_session import AgentSession
 from srl.launch.cluster.protocol import Brief, Exited, Kill, Message, Start, Started, Welcome
-from srl.launch.plan.build import encode_plan, make_plan, resolve_settings
+from srl.launch.plan.build import make_plan, resolve_settings
 from srl.services.worker_stats import StatsTable
 
 
@@ -26,7 +27,7 @@ def told(agent_session: AgentSession) -> list[Message]:
 def test_the_end_of_a_process_tells_what_its_workers_said_last(tmp_path: Path) -> None:
     wanted = assemble("CartPole-v1", layout="shared")
     plan, _ = make_plan(resolve_settings(wanted, 2, "cpu"), probe(wanted.env), "cpu")
-    packed = zlib.compress(encode_plan(plan))
+    packed = zlib.compress(msgspec.json.encode(plan))
     agent_session = AgentSession(Welcome(token="", name="a", incarnation=1), "session", "127.0.0.1")
     arena = ShmArena(agent_session.folder.path, "test", bridged=True, lazy=True)
     try:

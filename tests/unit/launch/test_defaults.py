@@ -46,6 +46,18 @@ def test_actors_of_a_larger_machine_share_its_cores() -> None:
     assert counts("envpool:HalfCheetah-v5", 32, **{"actor.count": 4}) == (4, 8)
 
 
+def test_few_cores_are_two_or_three() -> None:
+    envs = {"actor.envs": 60}
+    assert [counts("LunarLander-v3", cores, **envs)[0] for cores in (1, 2, 3, 4)] == [1, 2, 3, 3]
+    assert counts("CartPole-v1", 3, **envs)[0] == 2
+
+
+def test_what_a_step_costs_is_known_of_the_family() -> None:
+    assert counts("envpool:Acrobot-v1")[0] == 1
+    assert counts("envpool:Ant-v4")[0] == 2
+    assert counts("envpool:BipedalWalker-v3")[0] == 2
+
+
 def test_a_second_group_is_for_cores_that_would_wait() -> None:
     def groups(layout: str, actors: int, cores: int = 2) -> int:
         chosen = {"layout": layout, "actor.count": actors}

@@ -19,7 +19,7 @@ from srl.net import authenticator
 from srl.net.keys import KeyPair, new_pair
 from srl.net.limits import Limits
 from srl.net.receiver import Socket, is_readable
-from srl.net.sockets import LOOPBACK, Listener, Wire, reachable_as
+from srl.net.sockets import LOOPBACK, Listener, Wire
 
 WAIT_SECONDS = 10.0
 GREETING = b"\xff" + b"\0" * 7 + b"\x01\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
@@ -249,9 +249,3 @@ def test_addresses_that_cannot_be_are_refused_with_what_to_do() -> None:
     with pytest.raises(NetError, match="expected an address like tcp://HOST:PORT"):
         wire.dial("nowhere", new_pair(), new_pair().public)
     wire.close()
-
-
-def test_where_others_reach_a_listener() -> None:
-    assert reachable_as("tcp://0.0.0.0:5", "10.0.0.1") == "tcp://10.0.0.1:5"
-    assert reachable_as("tcp://*:5", "box") == "tcp://box:5"
-    assert reachable_as("tcp://10.0.0.2:5", "box") == "tcp://10.0.0.2:5"

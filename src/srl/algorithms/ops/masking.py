@@ -11,14 +11,6 @@ def masked_mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def masked_std(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Standard deviation (with correction) of `x` where `mask` is set; 0 for fewer than two
-    values."""
-    check_same_shape(x=x, mask=mask)
-    difference = torch.where(mask, x - masked_mean(x, mask), 0.0)
-    return (difference.square().sum() / (mask.sum() - 1).clamp(min=1)).sqrt()
-
-
 def normalized(
     x: torch.Tensor, global_minibatch: torch.Tensor | None = None, epsilon: float = 1e-8
 ) -> torch.Tensor:

@@ -283,16 +283,6 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
     )
 
 
-def encode_plan(plan: Plan) -> bytes:
-    """The plan as JSON."""
-    return msgspec.json.encode(plan)
-
-
-def decode_plan(data: bytes | str) -> Plan:
-    """Reads a plan from the JSON of `encode_plan`."""
-    return msgspec.json.decode(data, type=Plan)
-
-
 def algorithm_settings(experiment: Experiment) -> dict[str, Any]:
     """All settings of the algorithm with their defaults filled in."""
     plain = dict(experiment.algorithm)

@@ -1,7 +1,7 @@
 """Chooses the numbers of actors, groups, policy workers and threads that the settings leave open.
 
-The choice depends only on names, settings and the number of cores, so that the same experiment runs
-in the same way every time. `srl tune` measures instead.
+The choice depends only on the environment's family, settings and the number of cores, so that the
+same experiment runs in the same way every time. `srl tune` measures instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from srl.experiment import Experiment
 
 LIGHT_EPOCHS = 4
 """A trainer with at most this many epochs leaves processor time for environments."""
+FEW_CORES = 3
+"""With at most so many cores, one core is a large part of the machine. Then no process gets a core
+to itself that it does not need."""
 
 
 def choose_counts(experiment: Experiment, cores: int, device: str) -> Experiment:
@@ -61,11 +64,10 @@ def _actors_and_groups(experiment: Experiment, cores: int) -> tuple[int, int]:
 
 
 def _actors(experiment: Experiment, cores: int) -> int:
-    """Number of actors: one for each core but one, which is left for the trainer. On two cores that
-    would be half of the machine, and a trainer with little work does not need it."""
-    if cores == 2 and _environments_dominate(experiment):
-        return 2
-    return max(1, cores - 1)
+    """Number of actors: one for each core but one, which is left for the trainer. Of few cores a
+    trainer with little work gets none to itself."""
+    shared = cores <= FEW_CORES and _environments_dominate(experiment)
+    return cores if shared else max(1, cores - 1)
 
 
 def _groups(layout: str, actors: int, cores: int) -> int:
@@ -78,10 +80,11 @@ def _groups(layout: str, actors: int, cores: int) -> int:
 
 
 def _policy_workers(experiment: Experiment, actors: int, cores: int, device: str) -> int:
-    """Number of policy workers: one, because it answers many requests at once. If two cores have an
-    actor each, there are two: then inference can use the core of the waiting actor."""
+    """Number of policy workers: one, because it answers many requests at once. If each of few cores
+    has an actor, there is one for each: then inference can use the core of the waiting actor."""
     on_cpu = (experiment.inference.device or device) == "cpu"
-    return 2 if experiment.layout == "shared" and on_cpu and cores == 2 and actors >= 2 else 1
+    each = experiment.layout == "shared" and on_cpu and cores <= min(actors, FEW_CORES)
+    return cores if each else 1
 
 
 def _environments_dominate(experiment: Experiment) -> bool:
