@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srl import errors as errors
+    from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
     from srl.experiment import Graph as Graph
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from srl.experiment import SampleConfig as SampleConfig
     from srl.experiment import StreamNode as StreamNode
     from srl.experiment import WorkerGroup as WorkerGroup
+    from srl.policies.actor_critic_config import ActorCriticConfig as ActorCriticConfig
     from srl.run import Run as Run
     from srl.run import load as load
     from srl.run import resume as resume
@@ -38,7 +40,9 @@ _EXPORTS = {
         "StreamNode",
         "WorkerGroup",
     ),
+    "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.envs.protocol": ("EnvConfig",),
+    "srl.policies.actor_critic_config": ("ActorCriticConfig",),
     "srl.services.checkpoints": ("CheckpointConfig",),
     "srl.services.metrics": ("LoggingConfig",),
     "srl.workers.actor": ("ActorConfig",),

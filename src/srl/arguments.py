@@ -12,12 +12,14 @@ from srl.launch.directory.run_dir import RunDir, split_source
 from srl.overrides import override
 from srl.recipes.target import DEFAULT_STEPS, absolute, find_experiment
 from srl.resolve import refuse_while_importing
+from srl.settings_objects import Part, part_settings
 
 
 def assemble(
     target: Any,
     *,
-    algorithm: str | None = None,
+    algorithm: Any = None,
+    network: Any = None,
     layout: str | None = None,
     launcher: str | None = None,
     listen: str | None = None,
@@ -33,7 +35,6 @@ def assemble(
     """The experiment that the arguments of `train` describe, checked."""
     refuse_while_importing("srl.train")
     given = {
-        "algorithm.name": None if algorithm is None else absolute(algorithm),
         "layout": layout,
         "launcher": launcher,
         "listen": listen,
@@ -43,7 +44,9 @@ def assemble(
         "seed": seed,
         "trainer.device": device,
     }
-    experiment = override(find_experiment(target, env_args), _settings(set, given))
+    # A setting in `set` is more specific than an object with all settings.
+    parts = {**_part("algorithm", algorithm), **_part("network", network), **(set or {})}
+    experiment = override(find_experiment(target, env_args), _settings(parts, given))
     if init_from is not None:
         experiment = _with_source(experiment, str(init_from))
     if not (experiment.steps or experiment.seconds or experiment.until):
@@ -71,6 +74,16 @@ def resumed(
     directory.check_commands(experiment, trust=trust)
     _check_until(experiment)
     return experiment
+
+
+def _part(part: Part, given: Any) -> dict[str, Any]:
+    """The settings by dotted key of an algorithm or a network: a name, a dict or an object."""
+    if given is None:
+        return {}
+    settings = {"name": given} if isinstance(given, str) else part_settings(given, part)
+    if isinstance(settings.get("name"), str):
+        settings["name"] = absolute(settings["name"])
+    return {f"{part}.{key}": value for key, value in settings.items()}
 
 
 def _settings(set: Mapping[str, Any] | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from srl.resolve import resolve
 from srl.resources import RayConfig, ResourcesConfig, SlurmConfig
 from srl.services.checkpoints import CheckpointConfig
 from srl.services.metrics import LoggingConfig
+from srl.settings_objects import PARTS, Settings, make_default, make_plain
 from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig, TrainerConfig
@@ -61,12 +62,13 @@ class PolicyConfig:
     source_policy: str = ""
     """The policy's name in that run; empty takes the name in `source`, its own name, or the only
     policy there."""
-    network: dict[str, Any] = field(default_factory=dict)
-    """Settings that differ from the experiment's `network`."""
-    algorithm: dict[str, Any] = field(default_factory=dict)
-    """Settings that differ from the experiment's `algorithm`."""
+    network: Settings = field(default_factory=make_default())
+    """Settings that differ from the experiment's `network`, or a whole settings object."""
+    algorithm: Settings = field(default_factory=make_default())
+    """Settings that differ from the experiment's `algorithm`, or a whole settings object."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "policies.")
         if self.mode == "frozen" and not self.source:
             raise ConfigError(
                 "policies: a frozen policy expects a source (RUN or RUN@best), got none."
@@ -85,10 +87,12 @@ class Experiment:
     env: EnvConfig
     name: str = ""
     """The run's name; empty takes the environment's name."""
-    algorithm: dict[str, Any] = field(default_factory=lambda: {"name": "ppo"})
-    """`name` (or import path) of the algorithm, and its settings."""
-    network: dict[str, Any] = field(default_factory=lambda: {"name": "actor_critic"})
-    """`name` (or import path) of the policy class, and its settings."""
+    algorithm: Settings = field(default_factory=make_default(name="ppo"))
+    """`name` (or import path) of the algorithm, and its settings. In Python also a settings object,
+    like `PPOConfig(epochs=8)`."""
+    network: Settings = field(default_factory=make_default(name="actor_critic"))
+    """`name` (or import path) of the policy class, and its settings. In Python also a settings
+    object, like `ActorCriticConfig(recurrent="lstm")`."""
     policies: dict[str, PolicyConfig] = field(default_factory=lambda: {"default": PolicyConfig()})
     """The policies, by name."""
     actor: ActorConfig = field(default_factory=ActorConfig)
@@ -147,6 +151,7 @@ class Experiment:
     """Import path of a function that changes the graph of workers and streams."""
 
     def __post_init__(self) -> None:
+        make_plain(self)
         for name in ("steps", "seconds", "max_restarts", "seed", "stall_seconds"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected at least 0, got {getattr(self, name)}.")
@@ -169,7 +174,7 @@ class Experiment:
                         f"{part}: expected names of up to 64 letters, digits, '_', '.' and '-' "
                         f"that begin with a letter, a digit or '_', got {name!r}. Rename it."
                     )
-        for part in ("algorithm", "network"):
+        for part in PARTS:
             if "name" not in getattr(self, part):
                 raise ConfigError(f"{part}.name: expected a name or an import path, got none.")
 

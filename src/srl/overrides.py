@@ -14,6 +14,7 @@ from srl.errors import ConfigError, nearest
 from srl.experiment import Experiment, PolicyConfig
 from srl.policies.registry import policy_config
 from srl.settings import convert, describe, show, to_plain
+from srl.settings_objects import PARTS, Part, merged
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
 _NESTED = frozenset({"algorithm", "network", "policies", "env.args"})
@@ -89,20 +90,21 @@ def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     heads = {key.split(".")[0] for key in settings}
     if "policies" in heads:
         heads |= {"algorithm", "network"}
-    _check_parts(changed, [part for part in ("algorithm", "network") if part in heads])
+    _check_parts(changed, [part for part in PARTS if part in heads])
     return changed
 
 
-def _check_parts(experiment: Experiment, parts: list[str]) -> None:
+def _check_parts(experiment: Experiment, parts: list[Part]) -> None:
     """Raises if a setting of the algorithm or the network is unknown or does not fit."""
     for part in parts:
-        kind = _settings_class(experiment, part)
-        plain = {k: v for k, v in getattr(experiment, part).items() if k != "name"}
-        convert(plain, kind, part)
-        for name, policy in experiment.policies.items():
-            own = {k: v for k, v in getattr(policy, part).items() if k != "name"}
-            if "name" not in getattr(policy, part):
-                convert({**plain, **own}, kind, f"policies.{name}.{part}")
+        common: dict[str, Any] = getattr(experiment, part)
+        given = {part: common} | {
+            f"policies.{name}.{part}": merged(common, getattr(policy, part))
+            for name, policy in experiment.policies.items()
+        }
+        for where, settings in given.items():
+            plain = {key: value for key, value in settings.items() if key != "name"}
+            convert(plain, _class_of(part, settings["name"]), where)
 
 
 def list_settings(experiment: Experiment) -> Iterator[Setting]:
@@ -135,9 +137,11 @@ def _part_settings(experiment: Experiment, part: str) -> Iterator[Setting]:
 
 def _settings_class(experiment: Experiment, part: str) -> type:
     """The settings class behind `algorithm` or `network`."""
-    if part == "algorithm":
-        return algorithm_config(experiment.algorithm["name"])
-    return policy_config(experiment.network["name"])
+    return _class_of(part, getattr(experiment, part)["name"])
+
+
+def _class_of(part: str, name: str) -> type:
+    return algorithm_config(name) if part == "algorithm" else policy_config(name)
 
 
 def _set_value(plain: dict[str, Any], key: str, value: Any, experiment: Experiment) -> None:

@@ -98,6 +98,34 @@ def path_of(thing: Any) -> str:
     return f"{source or module}:{name}"
 
 
+def class_with(config: object, base: str, where: str) -> str:
+    """The import path of the class that a settings object belongs to.
+
+    It is the imported subclass of `base` (`module:Class`) whose own `Config` is the object's class.
+    """
+    module, _, name = base.partition(":")
+    # A base class that is not imported has no subclasses.
+    root: type | None = getattr(sys.modules.get(module), name, None)
+    kind = type(config)
+    known = [] if root is None else list(_subclasses(root))
+    found = [one for one in known if vars(one).get("Config") is kind]
+    if len(found) == 1:
+        return path_of(found[0])
+    got = "several" if found else "none"
+    names = f" ({', '.join(one.__name__ for one in found)})" if found else ""
+    raise ConfigError(
+        f"{where}: expected one imported subclass of {name} with `Config = {kind.__name__}`, got "
+        f"{got}{names}. Import the class before, or give a dict whose `name` is its import path."
+    )
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    below: list[type] = kind.__subclasses__()
+    for one in below:
+        yield one
+        yield from _subclasses(one)
+
+
 @contextmanager
 def with_current_folder() -> Iterator[None]:
     """Lets code inside the `with` block import modules of the current folder, as `load` does."""

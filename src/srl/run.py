@@ -21,6 +21,8 @@ from srl.reporting.summary import Summary, read_summary
 from srl.resolve import refuse_while_importing
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from srl.acting import ActingPolicy
     from srl.evaluation import OnProgress
     from srl.services.score import Score
@@ -31,7 +33,8 @@ PLOT_FILE = "plot.png"
 def train(
     target: Any,
     *,
-    algorithm: str | None = None,
+    algorithm: str | dict[str, Any] | DataclassInstance | None = None,
+    network: str | dict[str, Any] | DataclassInstance | None = None,
     layout: Layout | None = None,
     launcher: Launcher | None = None,
     listen: str | None = None,
@@ -49,13 +52,16 @@ def train(
 ) -> Run:
     """Trains to the end and returns the run; a run in `run_dir` continues from its checkpoint.
 
-    `target` is a recipe's name, an environment's id or class, or an `Experiment`. `set` takes every
-    other setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them).
+    `target` is a recipe's name, an environment's id or class, or an `Experiment`. `algorithm` and
+    `network` are a name, a dict of settings that change, or a settings object with all of them,
+    like `PPOConfig(epochs=8)` and `ActorCriticConfig(recurrent="lstm")`. `set` takes every other
+    setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them).
     """
     begun = time.monotonic()
     experiment = assemble(
         target,
         algorithm=algorithm,
+        network=network,
         layout=layout,
         launcher=launcher,
         listen=listen,

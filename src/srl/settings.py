@@ -67,6 +67,37 @@ def _explain(message: str, values: dict[str, Any], kind: type, where: str) -> st
     return f"{key}: expected {expected}, got {got}."
 
 
+def check_types(settings: Any, where: str) -> None:
+    """Raises if the value of a field does not have the field's type."""
+    hints = _hints(type(settings), where)
+    for field in dataclasses.fields(settings):
+        value = _plain_field(settings, field.name, where)
+        try:
+            msgspec.convert(value, hints[field.name])
+        except msgspec.ValidationError as error:
+            message = f"{error} - at `$.{field.name}`"
+            values = {field.name: value}
+            raise ConfigError(_explain(message, values, type(settings), where)) from None
+
+
+def settings_of(config: Any, where: str) -> dict[str, Any]:
+    """All fields of a settings object as plain values, checked like values from a file."""
+    names = [field.name for field in dataclasses.fields(config)]
+    plain = {name: _plain_field(config, name, where) for name in names}
+    return to_plain(convert(plain, type(config), where))  # type: ignore[no-any-return]
+
+
+def _plain_field(config: Any, name: str, where: str) -> Any:
+    value = getattr(config, name)
+    try:
+        return to_plain(value)
+    except TypeError:
+        raise ConfigError(
+            f"{where}.{name}: expected a plain value (number, text, list, dict or nothing), got "
+            f"{value!r:.100} of type {type(value).__name__}. Convert it first."
+        ) from None
+
+
 def to_plain(value: Any) -> Any:
     """Settings as plain values for YAML and JSON."""
     # msgspec leaves out fields of a converted dataclass that still have their default.
@@ -86,7 +117,7 @@ def field_docs(kind: type) -> dict[str, str]:
 
 def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
     """(key, type, default, meaning) of every setting, nested ones with dotted keys."""
-    docs, hints = field_docs(kind), get_type_hints(kind)
+    docs, hints = field_docs(kind), _hints(kind, prefix)
     for field in dataclasses.fields(kind):
         key = f"{prefix}{field.name}"
         hint = hints[field.name]
@@ -108,7 +139,7 @@ def show(value: Any) -> str:
 
 
 def _check_keys(values: dict[str, Any], kind: type, where: str) -> None:
-    hints = get_type_hints(kind)
+    hints = _hints(kind, where)
     known = [field.name for field in dataclasses.fields(kind)]
     for key, value in values.items():
         path = f"{where}.{key}" if where else key
@@ -116,6 +147,17 @@ def _check_keys(values: dict[str, Any], kind: type, where: str) -> None:
             raise ConfigError(f"unknown setting {path!r}: {nearest(key, known)}")
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, dict):
             _check_keys(value, hints[key], path)
+
+
+def _hints(kind: type, where: str) -> dict[str, Any]:
+    """The types of a settings class's fields."""
+    try:
+        return get_type_hints(kind)
+    except NameError as error:
+        raise ConfigError(
+            f"{where}: expected types in {kind.__name__} that can be found at run time, got "
+            f"{error.name!r}. Import it outside of `if TYPE_CHECKING:`."
+        ) from None
 
 
 @functools.cache

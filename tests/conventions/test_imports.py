@@ -19,6 +19,7 @@ LAYERS = (
     ("algorithms", "bridge", "reporting"),
     ("distributed",),
     ("workers",),
+    ("settings_objects",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
     ("arguments", "acting", "evaluation", "run"),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
-from srl.resolve import resolve
+from srl.resolve import class_with, resolve
 
 if TYPE_CHECKING:
     from srl.algorithms.protocol import Algorithm
@@ -38,3 +38,13 @@ def find_algorithm(name: str) -> type[Algorithm]:
 def algorithm_config(name: str) -> type:
     """The settings class of an algorithm, by short name or import path."""
     return resolve(_CONFIGS[name]) if name in _CONFIGS else find_algorithm(name).Config
+
+
+def algorithm_of(config: object, where: str) -> str:
+    """The short name or import path of the algorithm that a settings object belongs to."""
+    own = f"{type(config).__module__}:{type(config).__qualname__}"
+    for name, path in _CONFIGS.items():
+        if path == own:
+            return name
+    found = class_with(config, "srl.algorithms.protocol:Algorithm", where)
+    return next((name for name, path in ALGORITHMS.items() if path == found), found)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from srl.errors import ConfigError
+from srl.settings import check_types
 
 Activation = Literal["tanh", "relu", "elu"]
 
@@ -46,6 +47,7 @@ class ActorCriticConfig:
     """Initial scale of the critic's last layer."""
 
     def __post_init__(self) -> None:
+        check_types(self, "network")
         if any(size < 1 for size in self.hidden_sizes):
             raise ConfigError(
                 f"network.hidden_sizes: expected sizes of at least 1, got {self.hidden_sizes}."

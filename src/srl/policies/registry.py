@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
-from srl.resolve import resolve
+from srl.resolve import class_with, resolve
 
 if TYPE_CHECKING:
     from srl.policies.protocol import Policy
@@ -41,3 +41,13 @@ def find_policy(name: str) -> type[Policy]:
 def policy_config(name: str) -> type:
     """The settings class of a policy, by short name or import path."""
     return resolve(_CONFIGS[name]) if name in _CONFIGS else find_policy(name).Config
+
+
+def policy_of(config: object, where: str) -> str:
+    """The short name or import path of the policy class that a settings object belongs to."""
+    own = f"{type(config).__module__}:{type(config).__qualname__}"
+    for name, path in _CONFIGS.items():
+        if path == own:
+            return name
+    found = class_with(config, "srl.policies.protocol:Policy", where)
+    return next((name for name, path in POLICIES.items() if path == found), found)

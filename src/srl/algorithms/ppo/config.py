@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from srl.errors import ConfigError
+from srl.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class PPOConfig:
     """Policy versions that data may lag when it is consumed; 0 is synchronous, unset unbounded."""
 
     def __post_init__(self) -> None:
+        check_types(self, "algorithm")
         for name in ("rollout_length", "epochs", "minibatches"):
             self._expect(name, getattr(self, name) >= 1, "at least 1")
         for name in ("learning_rate", "clip", "adam_eps", "vtrace_rho_clip", "vtrace_c_clip"):

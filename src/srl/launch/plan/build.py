@@ -36,6 +36,7 @@ from srl.resolve import path_of, resolve
 from srl.services.metric_names import MetricNames, agent_sides
 from srl.services.parameters import ParameterSpec
 from srl.settings import convert, to_plain
+from srl.settings_objects import merged
 from srl.workers.devices import has_gpu_driver, require_device
 from srl.workers.wiring import (
     Plan,
@@ -138,8 +139,8 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
     plans = {}
     for name, agents in assign_agents(experiment.policies, list(env_spec.agents)).items():
         config = experiment.policies[name]
-        network = {**experiment.network, **config.network}
-        algorithm = {**experiment.algorithm, **config.algorithm}
+        network = merged(experiment.network, config.network)
+        algorithm = merged(experiment.algorithm, config.algorithm)
         policy_class = find_policy("random" if config.mode == "random" else network.pop("name"))
         algorithm_class = find_algorithm(algorithm.pop("name"))
         convert(algorithm, algorithm_class.Config, "algorithm")
