@@ -62,7 +62,7 @@ class Ours:
         data.reward[...] = rng.normal(size=data.reward.shape)
         data.acted[...] = data.alive[...] = True
         data.extras["log_prob"][...] = -np.log(actions)
-        batch = SampleBatch(data=data, tickets=np.zeros(1, np.int64), burn_in=0, state_every=1)
+        batch = SampleBatch(data=data)
         return lambda: list(learner.update(batch, 0.0))
 
     def observations(self, *shape: int) -> torch.Tensor:

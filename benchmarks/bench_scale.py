@@ -49,6 +49,7 @@ from srl.net.peers import Peer, Peers, read_bridge_endpoint, write_peers
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
+from srl.streams.sample_memory import FragmentInfo
 
 HOSTS, ROWS, TICKS = 4, 2, 16
 HUB = "hub"
@@ -123,7 +124,7 @@ class Client:
         trajectory.policy_version[self.tick] = version
         self.tick += 1
         if self.tick == TICKS + 1:
-            self.slot.commit(self.tick, TICKS * ROWS)
+            self.slot.commit(FragmentInfo(self.tick, TICKS * ROWS))
             self.slot = None
         return True
 

@@ -34,6 +34,7 @@ from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
+from srl.streams.sample_memory import FragmentInfo
 
 ROWS = 8
 
@@ -196,7 +197,7 @@ def read(folder: Path) -> None:
             wake_pipe.wait(1.0)
             continue
         builder.clear()
-        builder.add(item.ticket, item.trajectory, item.length, item.env_steps)
+        builder.add(item.trajectory, item.info.length, item.info.env_steps)
         item.release()
         source.acknowledge(1)
 
@@ -221,7 +222,7 @@ def tcp_bandwidth(seconds: float) -> float:
                     wake_pipe.wait(1.0)
                 slot.trajectory.acted.fill(False)
                 slot.trajectory.obs[...] = frame
-                slot.commit(ticks, 0)
+                slot.commit(FragmentInfo(ticks))
 
             for _ in range(2 * spec.slots):
                 write()
@@ -248,11 +249,11 @@ def sample_bandwidth(arena: Arena, seconds: float) -> tuple[float, float]:
         slot.trajectory.acted.fill(False)
         for tick in range(ticks):
             pixels[tick] = frame
-        slot.commit(ticks, 0)
+        slot.commit(FragmentInfo(ticks))
         item = source.take()
         assert item is not None
         builder.clear()
-        builder.add(item.ticket, item.trajectory, item.length, item.env_steps)
+        builder.add(item.trajectory, item.info.length, item.info.env_steps)
         item.release()
 
     whole = np.empty((ticks, *frame.shape), np.uint8)

@@ -24,6 +24,7 @@ from srl.services.parameters import ParameterSpec
 from srl.streams.inference import InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSpec, Slot, create_sample
 from srl.streams.sample_accounting import StreamAccount
+from srl.streams.sample_memory import FragmentInfo
 
 if TYPE_CHECKING:
     from hosts import TcpCarrier
@@ -163,7 +164,13 @@ def sample_spec(**changes: Any) -> SampleSpec:
     base: dict[str, Any] = {
         "name": "test",
         "trajectory": TrajectorySpec(
-            length=length, rows=3, envs=3, agent=AGENT, extras=EXTRAS, policy_state=STATE
+            length=length,
+            rows=3,
+            envs=3,
+            agent=AGENT,
+            extras=EXTRAS,
+            policy_state=STATE,
+            row={"key": ArraySpec(dtype="int64")},
         ),
         "slots": 4,
         "writers": ("w0",),
@@ -210,12 +217,13 @@ def fill(trajectory: Trajectory, tag: float, version: int = 0) -> None:
     trajectory.policy_version.fill(version)
     trajectory.extras["value"].fill(tag)
     trajectory.policy_state["h"].fill(tag)
+    trajectory.row["key"][...] = int(tag) + np.arange(3)
 
 
 def write(slot: Slot, tag: float, version: int = 0) -> None:
     """Fills and commits."""
     fill(slot.trajectory, tag, version)
-    slot.commit(len(slot.trajectory.reward), 12)
+    slot.commit(FragmentInfo(len(slot.trajectory.reward), 12))
 
 
 def tag_of(trajectory: Trajectory) -> float:
@@ -227,6 +235,7 @@ def tag_of(trajectory: Trajectory) -> float:
     assert (trajectory.extras["value"] == tag).all()
     assert (trajectory.policy_state["h"] == tag).all()
     assert (trajectory.action == int(tag) % 5).all()
+    assert (trajectory.row["key"] == int(tag) + np.arange(3)).all()
     return tag
 
 

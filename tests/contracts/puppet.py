@@ -17,6 +17,7 @@ from srl.data.records import InferenceReply, Snapshot
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceServer, InferenceSpec
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, TakenFragment
+from srl.streams.sample_memory import FragmentInfo
 
 WAIT_SECONDS = 20.0
 
@@ -73,7 +74,7 @@ class Puppet:
         fill(self.slot.trajectory, tag, version)
 
     def commit(self) -> None:
-        self.slot.commit(len(self.slot.trajectory.reward), 12)
+        self.slot.commit(FragmentInfo(len(self.slot.trajectory.reward), 12))
 
     def claim_soon(self) -> int:
         """Claims a slot, asleep until there is one."""

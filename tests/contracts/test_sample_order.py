@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, TakenFragment
 from srl.streams.sample_accounting import account, reclaim_reader
+from srl.streams.sample_memory import FragmentInfo
 
 
 def ordered_spec(**changes: Any) -> SampleSpec:
@@ -174,7 +175,7 @@ class Trainer:
             if self._writing is not None:
                 fill(self._writing.trajectory, 1.0, version)
         else:
-            self._writing.commit(5, 12)
+            self._writing.commit(FragmentInfo(5, 12))
             self._writing = None
 
     def read(self) -> None:

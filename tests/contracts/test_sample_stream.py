@@ -31,6 +31,7 @@ from srl.streams.sample import (
     SampleSpec,
 )
 from srl.streams.sample_accounting import account, reclaim_reader, reclaim_writer
+from srl.streams.sample_memory import FragmentInfo
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
@@ -49,7 +50,7 @@ def test_an_item_is_read_as_it_was_written(carrier: Carrier) -> None:
     assert item is not None
     assert tag_of(item.trajectory) == 7.0
     assert (item.trajectory.policy_version == 3).all()
-    assert (item.writer, item.length, item.env_steps) == (0, 5, 12)
+    assert (item.writer, item.info) == (0, FragmentInfo(5, 12))
 
 
 def test_on_one_host_an_item_is_read_where_it_was_written(local: Carrier) -> None:
@@ -193,7 +194,7 @@ def test_no_step_is_older_than_the_bound_when_it_is_consumed(
                     fill(slot.trajectory, 1.0, version)
                     open_slots[writer] = slot
             else:
-                slot.commit(5, 12)
+                slot.commit(FragmentInfo(5, 12))
             while (item := source.take()) is not None:
                 order.append(item.ticket)
                 lag = version - int(versions_of(item.trajectory).min())
@@ -245,7 +246,7 @@ def test_a_reader_with_an_empty_slot_says_whose_it_is(carrier: Carrier) -> None:
     for _ in range(2):  # The first time the slot is new, the second time it held an item.
         slot = claim(sink, 0)
         assert slot is not None
-        slot.commit(5, 12)
+        slot.commit(FragmentInfo(5, 12))
         with pytest.raises(StreamError, match=r"slot 0 was committed by w1 .*never written"):
             source.take()
         reclaim_reader(source.spec, carrier.open("controller"), 0)
@@ -260,7 +261,7 @@ def test_a_reader_with_an_empty_slot_says_whose_it_is(carrier: Carrier) -> None:
     assert slot is not None
     fill(slot.trajectory, 1.0)
     slot.trajectory.policy_version[2, 1] = -1
-    slot.commit(5, 12)
+    slot.commit(FragmentInfo(5, 12))
     with pytest.raises(StreamError, match="w1"):
         source.take()
 
@@ -623,5 +624,5 @@ def test_a_saved_stream_goes_on_with_the_slot_that_was_being_written() -> None:
         sink.reopen(slot.index + 1)
     again = sink.reopen(slot.index)
     assert tag_of(again.trajectory) == 3.0
-    again.commit(5, 12)
+    again.commit(FragmentInfo(5, 12))
     assert source.take() is not None

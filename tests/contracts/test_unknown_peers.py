@@ -30,6 +30,7 @@ from srl.net.keys import new_pair
 from srl.streams.inference import InferenceClient, InferenceServer
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_accounting import account
+from srl.streams.sample_memory import FragmentInfo
 
 
 class Run:
@@ -111,7 +112,7 @@ ODD = {
     "the same lane twice": RequestBatch(0, [0, 0], [1, 1], [1, 2]),
     "a body that is not": RequestBatch(0, [0], [3], [1 << 40]),
     "a reply that nobody waits for": ReplyBatch(0, [0], [3], [9], [1]),
-    "a fragment of no loan": Fragment(0, 12345, 5, 1, True),
+    "a fragment of no loan": Fragment(0, 12345, FragmentInfo(5, 1), True),
     "a return of no loan": SlotReturned(0, 12345, True),
     "a writer that is not": SlotRequest(0, [44]),
     "a grant from one who owns nothing": SlotGrant(0, 0, 1, 99),
@@ -197,10 +198,10 @@ def test_pixels_are_packed_where_both_hosts_want_it() -> None:
             assert slot is not None
             slot.trajectory.acted.fill(False)
             slot.trajectory.obs[...] = np.arange(64, dtype=np.uint8)
-            slot.commit(5, 1)
+            slot.commit(FragmentInfo(5, 1))
             item = source.take()
             assert item is not None
-            assert item.length == 5
+            assert item.info.length == 5
             assert (item.trajectory.obs[:5] == np.arange(64)).all()
             sent.append(carrier.sides["left"].links.sent_bytes)
         finally:

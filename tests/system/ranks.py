@@ -46,7 +46,7 @@ def recorded(folder: Path) -> list[SampleBatch]:
     batches = []
     for path in sorted(folder.glob("batch-*")):
         state = load_state(path)
-        batches.append(SampleBatch(from_tree(state["data"]), state["tickets"]))
+        batches.append(SampleBatch(from_tree(state["data"]), state["num_fragments"]))
     return batches
 
 

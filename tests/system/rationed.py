@@ -36,7 +36,7 @@ class Rationing(Worker):
             if slot is None:
                 return DONE if self.sink.closed else Wait("slots")
             copy_trajectory(self.item.trajectory, slot.trajectory)
-            slot.commit(self.item.length, self.item.env_steps)
+            slot.commit(self.item.info)
             self.owed -= 1
         if self.owed < 1:
             self.item.release()

@@ -49,7 +49,7 @@ def record(folder: Path, updates: int, inert: bool) -> None:
     algorithm = ranks.make()
     for number in range(updates):
         batch = random_batch(algorithm, seed=number, rows=8, num_items=4, inert=inert)
-        state = {"data": to_tree(batch.data), "tickets": batch.tickets}
+        state = {"data": to_tree(batch.data), "num_fragments": batch.num_fragments}
         save_state(folder / f"batch-{number:02d}", state)
 
 

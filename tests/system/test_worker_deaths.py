@@ -50,8 +50,10 @@ def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start:
 
 def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:
     training = start(
-        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
-        "--set", "actor.count=2", "--set", "inference.count=1",
+        "srl.testing.envs:SlowEnv", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--env-arg", "seconds=0.002", "--set", "actor.count=2", "--set", "inference.count=1",
+        # Slow actors that wait for no version are always in the middle of a fragment.
+        "--set", "algorithm.max_policy_age=null",
     )  # fmt: skip
     training.wait_for_updates(2)
 

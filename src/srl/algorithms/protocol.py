@@ -12,6 +12,7 @@ import torch
 from srl.algorithms.collective import Collective
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
+from srl.errors import ConfigError
 from srl.policies.protocol import Policy
 
 
@@ -22,11 +23,21 @@ class Sampling:
     length: int
     """Ticks of a fragment that a loss may see."""
     burn_in: int = 0
+    bootstrap: int = 1
+    """Ticks behind `length` that targets look ahead into: n for returns of n steps."""
     state_every: int = 1
     cut: Literal["fixed", "episode"] = "fixed"
     max_policy_age: int | None = 1
     """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is
     synchronous, None unbounded."""
+
+    def __post_init__(self) -> None:
+        if self.bootstrap > 1 and self.max_policy_age is not None:
+            raise ConfigError(
+                "sampling: a bound on policy age expects bootstrap 1, because only the last action "
+                f"of a fragment can be asked again; got bootstrap {self.bootstrap} with "
+                f"max_policy_age {self.max_policy_age}. Declare max_policy_age=None."
+            )
 
 
 class Algorithm(ABC):

@@ -46,7 +46,7 @@ class DiscardWorker(Worker):
         item = self._source.take()
         if item is None:
             return Wait("samples")
-        self._env_steps += item.env_steps
+        self._env_steps += item.info.env_steps
         item.release()
         self._source.acknowledge(1)
         self.stats.add("count_updates", 1)

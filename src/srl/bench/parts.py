@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from srl.algorithms.protocol import Algorithm
+from srl.data.fragment_writer import FragmentWriter
 from srl.data.records import EnvStep, InferenceReply, InferenceRequest, SampleBatch
 from srl.data.spec import action_array
 from srl.data.stacking import push_frame
-from srl.data.trajectory import FragmentWriter, TrajectorySpec
+from srl.data.trajectory import TrajectorySpec
 from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.check import random_actions
 from srl.envs.registry import make_group, probe
@@ -129,8 +130,9 @@ class PolicyParts:
         spec = self._writer.spec
         return SampleBatch(
             data=self._slot,
-            tickets=np.zeros(1, np.int64),
+            num_agents=spec.num_agents,
             burn_in=spec.burn_in,
+            bootstrap=spec.bootstrap,
             state_every=spec.state_every,
             # As in a run, where actors are one version behind.
             learner_version=1,

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from srl.data.counts import Count, Version
-from srl.net.framing import Natural
+from srl.data.counts import Count, Natural, Version
+from srl.streams.sample_memory import FragmentInfo
 
 MAX_SLOTS = 1024
 """Largest number of slots in one request or reply."""
@@ -105,8 +105,7 @@ class Fragment(msgspec.Struct, array_like=True, frozen=True, tag="fragment"):
 
     stream: Natural
     lease: Natural
-    length: Natural
-    env_steps: Count
+    info: FragmentInfo
     whole: bool
     """Whether the bytes are the slot as one piece, not array by array."""
 

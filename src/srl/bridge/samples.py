@@ -148,11 +148,11 @@ class FragmentSender:
             return
         memory, slot, post = self._end.memory, remote_slot.slot, self._post
         if status == READY:
-            length, whole = int(memory.length[slot]), not post.packs(self._owner)
-            steps = int(memory.env_steps[slot])
-            whole = whole and length == self._spec.trajectory.capacity
-            message = Fragment(self._number, lease, length, steps, whole)
-            parts = self._end.parts(slot, length, whole=whole)
+            info = memory.info(slot)
+            full = info.length == self._spec.trajectory.capacity
+            whole = full and not post.packs(self._owner)
+            message = Fragment(self._number, lease, info, whole)
+            parts = self._end.parts(slot, info.length, whole=whole)
             sent = post.send(self._owner, message, parts, None if whole else self._end.pixels())
         else:
             sent = post.send(self._owner, SlotReturned(self._number, lease, status == LOST))
@@ -333,14 +333,15 @@ class FragmentReceiver:
 
     def fragment(self, host: str, message: Fragment, body: Body) -> None:
         """Handles an arrived fragment: copies it into its slot, and hands it to the readers."""
-        if not 0 < message.length <= self._spec.trajectory.capacity:
-            raise SpecError(f"fragment: no fragment has {message.length} ticks.")
+        length = message.info.length
+        if not 0 < length <= self._spec.trajectory.capacity:
+            raise SpecError(f"fragment: no fragment has {length} ticks.")
         remote_slot = self._find(host, message.lease)
         if remote_slot is not None:
-            parts = self._end.parts(remote_slot.slot, message.length, whole=message.whole)
+            parts = self._end.parts(remote_slot.slot, length, whole=message.whole)
             body.copy_into(part.data for part in parts)
             del self._remote_slots[message.lease]
-            self._end.commit(remote_slot.slot, message.length, message.env_steps)
+            self._end.commit(remote_slot.slot, message.info)
             self._post.counters.add("fragments")
         self._post.send(host, FragmentStored(self._number, message.lease))
 

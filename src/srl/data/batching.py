@@ -4,7 +4,6 @@ byte is copied once."""
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from srl.data.records import SampleBatch, Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
@@ -22,31 +21,31 @@ class BatchBuilder:
             spec, rows=spec.rows * num_items, envs=spec.envs * num_items, cut="fixed"
         )
         self._batch = batch_spec.allocate()
-        self._tickets: list[int] = []
+        self.num_added = 0
+        """Fragments added so far."""
         self.num_env_steps = 0
         """Environment steps in the added fragments."""
 
     @property
     def full(self) -> bool:
         """Whether all fragments have been added."""
-        return len(self._tickets) == self.num_items
+        return self.num_added == self.num_items
 
-    @property
-    def tickets(self) -> list[int]:
-        """The tickets of the added fragments, in the order in which they were added."""
-        return self._tickets
-
-    def add(self, ticket: int, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
+    def add(self, trajectory: Trajectory, length: int, num_env_steps: int) -> None:
         """Copies one fragment in. Ticks beyond its `length` become inert (not alive, not acted)."""
-        index = len(self._tickets)
+        index = self.num_added
+        fragment, batch = to_tree(trajectory), to_tree(self._batch)
         for source, target in zip(
-            leaves(to_tree(trajectory)), leaves(to_tree(self._batch)), strict=True
+            leaves(fragment.pop("row")), leaves(batch.pop("row")), strict=True
         ):
+            rows = source.shape[0]
+            target[index * rows : (index + 1) * rows] = source
+        for source, target in zip(leaves(fragment), leaves(batch), strict=True):
             rows = source.shape[1]
             target[:, index * rows : (index + 1) * rows] = source
         if length < self.spec.capacity:
             self._blank(index, length)
-        self._tickets.append(ticket)
+        self.num_added += 1
         self.num_env_steps += num_env_steps
 
     def _blank(self, index: int, length: int) -> None:
@@ -55,6 +54,7 @@ class BatchBuilder:
         batch, missing = self._batch, self.spec.capacity - length
         per_tick = to_tree(batch)
         states = per_tick.pop("policy_state")
+        del per_tick["row"]
         for array in leaves(per_tick):
             # Counted from the end, because frame stacks have earlier frames in front.
             width = array.shape[1] // self.num_items
@@ -69,20 +69,21 @@ class BatchBuilder:
         """The full batch. It is a view of this builder's memory, valid until `clear`."""
         return SampleBatch(
             data=self._batch,
-            tickets=np.asarray(self._tickets, np.int64),
+            num_fragments=self.num_added,
+            num_agents=self.spec.num_agents,
             burn_in=self.spec.burn_in,
+            bootstrap=self.spec.bootstrap,
             state_every=self.spec.state_every,
         )
 
     def clear(self) -> None:
         """Makes room for the next batch."""
-        self._tickets.clear()
-        self.num_env_steps = 0
+        self.num_added = self.num_env_steps = 0
 
     def state(self) -> dict[str, object]:
         """The fragments added so far, for `restore`."""
         return {
-            "ids": list(self._tickets),
+            "num_added": self.num_added,
             "num_env_steps": self.num_env_steps,
             "arrays": {
                 str(i): array.copy() for i, array in enumerate(leaves(to_tree(self._batch)))
@@ -91,7 +92,7 @@ class BatchBuilder:
 
     def restore(self, state: dict[str, object]) -> None:
         """Continues from `state`."""
-        self._tickets = [int(i) for i in state["ids"]]  # type: ignore[attr-defined]
+        self.num_added = int(state["num_added"])  # type: ignore[call-overload]
         self.num_env_steps = int(state["num_env_steps"])  # type: ignore[call-overload]
         for i, array in enumerate(leaves(to_tree(self._batch))):
             array[...] = state["arrays"][str(i)]  # type: ignore[index]

@@ -92,12 +92,12 @@ class InferenceReply:
 @dataclass(slots=True)
 class Trajectory:
     """4. A fragment: consecutive ticks of one agent batch, [ticks, rows]. *Made in*
-    `data/trajectory.py` by the actor, *carried by* `streams/sample.py`, *read in* the trainer.
+    `data/fragment_writer.py` by the actor, *carried by* `streams/sample.py`, *read in* the trainer.
 
     The final observation of an episode is a tick of its own with reward 0. So along the alive ticks
-    of a row `terminated[t] | truncated[t] == is_first[t + 1]`. The last tick is also the first one
-    of the next fragment; here it only bootstraps. The first `burn_in` ticks only warm up the policy
-    state.
+    of a row `terminated[t] | truncated[t] == is_first[t + 1]`. The last `bootstrap` ticks are in
+    the next fragment, too; here they only bootstrap. The first `burn_in` ticks only warm up the
+    policy state.
     """
 
     obs: Tree
@@ -127,6 +127,9 @@ class Trajectory:
     """bool [ticks, rows, choices] or None."""
     env_state: Tree = None
     """[ticks, envs, ...] the environment's global state, or None."""
+    row: Tree = None
+    """[rows, ...] what a row has once, not at every tick: a replayed row's key and weight. None in
+    the fragments of actors."""
 
 
 @dataclass(slots=True)
@@ -136,20 +139,29 @@ class SampleBatch:
 
     data: Trajectory
     """All fragments as one: the rows axis of every field has the rows of all fragments."""
-    tickets: np.ndarray
-    """int64 [fragments]: the ticket of each fragment in its stream. Feedback (priorities) goes back
-    under these tickets."""
+    num_fragments: int = 1
+    """Fragments in the batch. Each has the same number of rows, next to each other."""
+    num_agents: int = 1
+    """Agents of the policy in each environment. Rows are env-major, so `[B // num_agents,
+    num_agents]` is a reshape."""
     burn_in: int = 0
     """Leading ticks that no loss sees."""
+    bootstrap: int = 1
+    """Last ticks that no loss sees: targets look ahead into them."""
     state_every: int = 1
     """`data.policy_state[i]` belongs to tick `i * state_every`."""
     learner_version: int = -1
     """The policy version that learns from this batch; with -1 no data counts as older than it."""
 
     @property
+    def used(self) -> slice:
+        """The ticks that a loss sees: all without burn-in and bootstrap."""
+        return slice(self.burn_in, -self.bootstrap)
+
+    @property
     def num_steps(self) -> int:
-        """Agent steps that a loss sees: ticks with an action, without burn-in and bootstrap."""
-        return int(self.data.acted[self.burn_in : -1].sum())
+        """Agent steps that a loss sees: used ticks with an action."""
+        return int(self.data.acted[self.used].sum())
 
 
 @dataclass(slots=True)
@@ -158,7 +170,7 @@ class TrainResult:
 
     metrics: dict[str, float]
     priorities: np.ndarray | None = None
-    """float [fragments] new priorities in the order of the batch's `tickets`, or None."""
+    """float [B] the new priority of each row, or None. It returns with the row's key."""
 
 
 @dataclass(slots=True)

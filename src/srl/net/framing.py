@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import lz4.block
 import msgspec
 
+from srl.data.counts import Natural
 from srl.errors import SpecError
 
 Buffer = memoryview | bytes
@@ -34,8 +35,6 @@ MAX_GROWTH = 255
 """Largest ratio of unpacked to packed size that lz4 can reach."""
 
 Message = TypeVar("Message")
-Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that a message may carry: not negative, and small enough for an int64."""
 
 
 class _Header(msgspec.Struct, Generic[Message], array_like=True, frozen=True):

@@ -27,6 +27,7 @@ from srl.streams.sample_memory import (
     READY,
     WRITER_DIED,
     WRITING,
+    FragmentInfo,
     SampleMemory,
 )
 
@@ -52,6 +53,7 @@ class _StreamEnd:
         for name, tree in to_tree(item).items():
             for leaf in leaves(tree):
                 used = chunks if name == "policy_state" else len(leaf) - missing
+                used = len(leaf) if name == "row" else used
                 found.append(leaf[:used].reshape(-1).view(np.uint8))
         return found
 
@@ -74,10 +76,10 @@ class GrantingStream(_StreamEnd):
                 return None
             return index, int(self.memory.ticket[index])
 
-    def commit(self, index: int, length: int, num_env_steps: int) -> None:
+    def commit(self, index: int, info: FragmentInfo) -> None:
         """Hands a slot to the readers; its fragment has arrived in it."""
         with self._arena.lock(self._lock_name):
-            waiting = sample_claims.commit(self.memory, self.spec, index, length, num_env_steps)
+            waiting = sample_claims.commit(self.memory, self.spec, index, info)
         self._arena.wake(*waiting)
 
     def take_back(self, indices: Sequence[int], *, lost: bool) -> None:

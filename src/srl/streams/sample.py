@@ -32,7 +32,14 @@ from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.errors import ConfigError, StreamError
 from srl.streams import sample_claims, sample_order
-from srl.streams.sample_memory import FREE, OUT_OF_TURN, READY, WRITING, SampleMemory
+from srl.streams.sample_memory import (
+    FREE,
+    OUT_OF_TURN,
+    READY,
+    WRITING,
+    FragmentInfo,
+    SampleMemory,
+)
 
 
 class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +83,9 @@ class Slot:
         self.oldest_version = oldest_version
         """Steps of a policy version older than this would be too old when they are consumed."""
 
-    def commit(self, length: int, num_env_steps: int) -> None:
+    def commit(self, info: FragmentInfo) -> None:
         """Hands the slot to the readers; the writer must not use it afterwards."""
-        self._sink._commit(self.index, length, num_env_steps)
+        self._sink._commit(self.index, info)
 
 
 class SampleSink:
@@ -98,6 +105,10 @@ class SampleSink:
     def closed(self) -> bool:
         """Whether readers have come, and all of them have left."""
         return bool((self._memory.open_readers == 2).all()) and bool(self.spec.readers)
+
+    def origin(self, number: int) -> int:
+        """The origin of the fragments of this writer's agent batch with this number."""
+        return self._writer << 32 | number
 
     def claim(self, newest_version: int) -> Slot | None:
         """A free slot, or None if there is none or if `newest_version` (the newest weights) is
@@ -135,10 +146,10 @@ class SampleSink:
         ticket = int(self._memory.ticket[index])
         return sample_claims.oldest_version(self._memory, self.spec, ticket)
 
-    def _commit(self, index: int, length: int, num_env_steps: int) -> None:
+    def _commit(self, index: int, info: FragmentInfo) -> None:
         memory = self._memory
         with self._arena.lock(self._lock_name):
-            waiting = sample_claims.commit(memory, self.spec, index, length, num_env_steps)
+            waiting = sample_claims.commit(memory, self.spec, index, info)
         self._arena.wake(*(self.spec.readers if memory.granted[0] else waiting))
 
     def close(self) -> None:
@@ -153,7 +164,7 @@ class SampleSink:
 class TakenFragment:
     """A taken fragment: read `trajectory` in place, then `release` its slot."""
 
-    __slots__ = ("_source", "env_steps", "index", "length", "ticket", "trajectory", "writer")
+    __slots__ = ("_source", "index", "info", "ticket", "trajectory", "writer")
 
     def __init__(self, source: SampleSource, index: int) -> None:
         memory = source._memory
@@ -161,8 +172,7 @@ class TakenFragment:
         self.index = index
         self.ticket = int(memory.ticket[index])
         self.writer = int(memory.writer[index])
-        self.length = int(memory.length[index])
-        self.env_steps = int(memory.env_steps[index])
+        self.info = memory.info(index)
         self.trajectory: Trajectory = memory.items[index]
 
     def release(self) -> None:

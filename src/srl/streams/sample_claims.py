@@ -17,6 +17,7 @@ from srl.streams.sample_memory import (
     READY,
     TOO_LATE,
     WRITING,
+    FragmentInfo,
     SampleMemory,
 )
 
@@ -94,12 +95,9 @@ def oldest_version(memory: SampleMemory, spec: SampleSpec, ticket: int) -> int:
     return max(0, int(memory.base_version[0]) + batch - spec.max_policy_age)
 
 
-def commit(
-    memory: SampleMemory, spec: SampleSpec, index: int, length: int, num_env_steps: int
-) -> list[str]:
+def commit(memory: SampleMemory, spec: SampleSpec, index: int, info: FragmentInfo) -> list[str]:
     """Hands a written slot to the readers; returns the processes to wake."""
-    memory.length[index] = length
-    memory.env_steps[index] = num_env_steps
+    memory.set_info(index, info)
     memory.reader[index] = -1
     memory.pending[index] = (1 << len(spec.readers)) - 1
     writer = memory.writer.item(index)
@@ -148,7 +146,8 @@ def _renew_ticket(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
     """Gives the next ticket to the fragment of a writer that was overdue; False if the fragment is
     too old for it."""
     ticket, num_returned = next_ticket(memory)
-    item, steps = memory.items[index], slice(spec.trajectory.burn_in, memory.length[index] - 1)
+    item, trajectory = memory.items[index], spec.trajectory
+    steps = slice(trajectory.burn_in, memory.length[index] - trajectory.bootstrap)
     versions = item.policy_version[steps][item.acted[steps]]
     if versions.size and versions.min() < oldest_version(memory, spec, ticket):
         return False

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, overload
 
+import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
+from srl.data.counts import Count, Natural
 from srl.data.memory_layout import Shape, layout_bytes, layout_views
 from srl.data.records import Trajectory
 from srl.data.trajectory import TrajectorySpec
@@ -24,6 +26,20 @@ SETTINGS = "actor.envs, algorithm.rollout_length or sample.slots"
 """Settings that make a stream smaller, for error messages."""
 LATE = -1
 """Replaces the ticket of a slot whose writer is overdue; its commit gets another ticket."""
+
+
+class FragmentInfo(msgspec.Struct, array_like=True, frozen=True):
+    """What a writer says about a fragment when it commits it."""
+
+    length: Count
+    """Ticks written."""
+    env_steps: Count = 0
+    """Environment steps in it that count for the run."""
+    origin: Natural = 0
+    """The agent batch that acted: a number that no other agent batch of the stream has."""
+    sequence: Natural = 0
+    """Grows with each fragment of its origin: by 1 if the fragment goes on where the last one
+    ended, else by more."""
 
 
 class SlotViews(Sequence[Trajectory]):
@@ -74,6 +90,8 @@ class SampleMemory:
     ticket: np.ndarray
     length: np.ndarray
     env_steps: np.ndarray
+    origin: np.ndarray
+    sequence: np.ndarray
     since: np.ndarray
     """When the slot was claimed, in nanoseconds of this host's clock; only where writers can be
     overdue."""
@@ -117,6 +135,20 @@ class SampleMemory:
     marked: np.ndarray
     """1: the slot was marked as unwritten before its first use."""
 
+    def info(self, index: int) -> FragmentInfo:
+        """What the writer said about the fragment in a slot."""
+        return FragmentInfo(
+            length=self.length.item(index),
+            env_steps=self.env_steps.item(index),
+            origin=self.origin.item(index),
+            sequence=self.sequence.item(index),
+        )
+
+    def set_info(self, index: int, info: FragmentInfo) -> None:
+        """Keeps what the writer says about the fragment in a slot."""
+        self.length[index], self.env_steps[index] = info.length, info.env_steps
+        self.origin[index], self.sequence[index] = info.origin, info.sequence
+
 
 def sample_bytes(spec: SampleSpec) -> int:
     """Bytes of a stream's region."""
@@ -138,6 +170,8 @@ def _header_shapes(spec: SampleSpec) -> dict[str, Shape]:
         "ticket": Shape((slots,), "int64"),
         "length": Shape((slots,), "int64"),
         "env_steps": Shape((slots,), "int64"),
+        "origin": Shape((slots,), "int64"),
+        "sequence": Shape((slots,), "int64"),
         "since": Shape((slots,), "int64"),
         "usual": Shape((len(spec.writers),), "float64"),
         "next_ticket": Shape((1,), "int64"),

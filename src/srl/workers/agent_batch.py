@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
 import numpy as np
 
 from srl.data.flags import any_true
+from srl.data.fragment_writer import FragmentWriter
 from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec, action_array
 from srl.data.stacking import push_frame
-from srl.data.trajectory import FragmentWriter
 from srl.data.tree import Tree, leaves, tree_map
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink, Slot
+from srl.streams.sample_memory import FragmentInfo
 
 
 class EndedEpisodes(NamedTuple):
@@ -52,6 +54,8 @@ class AgentBatch:
         self.parameters = parameters
         self.writer = FragmentWriter(sink.spec.trajectory) if sink is not None else None
         self.slot: Slot | None = None
+        self._sequence = time.time_ns()
+        """Sequence of the current fragment. It starts above those of an earlier incarnation."""
         self.request = client.request(index)
         self.request.explore.fill(explore)
         self.reply = client.reply(index)
@@ -104,6 +108,7 @@ class AgentBatch:
         if slot is None:
             return self.sink.waits_for
         self.slot = slot
+        self._sequence += 1 if self.writer.overlaps else 2
         self.writer.open(slot.trajectory)
         too_old = self.num_needed and self.reply_version < slot.oldest_version
         if too_old and self.writer.overlaps:
@@ -167,11 +172,13 @@ class AgentBatch:
     def _commit(self) -> None:
         assert self.writer is not None
         assert self.slot is not None
+        assert self.sink is not None
         trajectory, spec = self.slot.trajectory, self.writer.spec
         length = self.writer.close()
-        acted = trajectory.acted[spec.burn_in : length - 1]
+        acted = trajectory.acted[spec.burn_in : length - spec.bootstrap]
         env_steps = acted.reshape(len(acted), -1, self.num_agents).any(axis=2).sum()
-        self.slot.commit(length, int(env_steps))
+        origin = self.sink.origin(self.index)
+        self.slot.commit(FragmentInfo(length, int(env_steps), origin, self._sequence))
         self.slot = None
         self.phase = "claim"
 
@@ -180,6 +187,7 @@ class AgentBatch:
         if self.writer is not None and self.slot is not None:
             self.writer = FragmentWriter(self.writer.spec)
             self.writer.open(self.slot.trajectory)
+            self._sequence += 1
         self.phase = "ready"
         self.needs, self.num_needed = None, 0
         self._turn.fill(False)
@@ -246,6 +254,7 @@ class AgentBatch:
         return {
             "writer": self.writer.state() if self.writer is not None else None,
             "slot": self.slot.index if self.slot is not None else None,
+            "sequence": self._sequence,
             "policy_state": tree_map(np.copy, self.policy_state),
             "action": self.action.copy(),
             "needs": None if self.needs is None else self.needs.copy(),
@@ -267,6 +276,7 @@ class AgentBatch:
             self.writer.restore(
                 state["writer"], self.slot.trajectory if self.slot is not None else None
             )
+        self._sequence = state["sequence"]
         tree_map(np.copyto, self.policy_state, state["policy_state"])
         self.action[...] = state["action"]
         self.needs, self.num_needed = state["needs"], state["num_needed"]

@@ -114,8 +114,8 @@ class _StreamPair:
         if item is None:
             return DONE if self.source.closed or self.sink.closed else Wait("samples")
         copy_trajectory(item.trajectory, self.slot.trajectory)
-        relabel(self.slot.trajectory, item.length)
-        self.slot.commit(item.length, item.env_steps)
+        relabel(self.slot.trajectory, item.info.length)
+        self.slot.commit(item.info)
         self.slot = None
         item.release()
         self.source.acknowledge(1)

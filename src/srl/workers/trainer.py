@@ -221,8 +221,8 @@ class TrainerWorker(Worker):
         It died during that update, or left it when another rank died. There is only one such
         batch, because every update needs all ranks.
         """
-        builder = self._training if self._training.tickets else self._filling
-        self._source.skip_batch(len(builder.tickets))
+        builder = self._training if self._training.num_added else self._filling
+        self._source.skip_batch(builder.num_added)
         builder.clear()
 
     # -- learning ----------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class TrainerWorker(Worker):
             item = self._source.take()
             if item is None:
                 break
-            self._filling.add(item.ticket, item.trajectory, item.length, item.env_steps)
+            self._filling.add(item.trajectory, item.info.length, item.info.env_steps)
             item.release()
             got = True
         return got
@@ -273,7 +273,7 @@ class TrainerWorker(Worker):
         self.version += 1
         self.env_steps += numbers.env_steps
         self.agent_steps += numbers.agent_steps
-        count = len(self._training.tickets)
+        count = self._training.num_added
         self._training.clear()
         self._source.acknowledge(count)
         if self._group.rank == 0:
@@ -311,8 +311,7 @@ class TrainerWorker(Worker):
     def _batch_numbers(self) -> BatchNumbers:
         """The numbers of this rank's part of the batch."""
         batch: SampleBatch = self._training.batch()
-        used = slice(batch.burn_in, -1)
-        versions = batch.data.policy_version[used][batch.data.acted[used]]
+        versions = batch.data.policy_version[batch.used][batch.data.acted[batch.used]]
         return BatchNumbers(
             env_steps=self._training.num_env_steps,
             agent_steps=batch.num_steps,

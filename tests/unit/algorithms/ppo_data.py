@@ -91,7 +91,6 @@ class ToyWorld:
             paid.append(data.reward[tick].mean())
         wanted = SampleBatch(
             data=data,
-            tickets=np.zeros(1, np.int64),
             burn_in=self.spec.burn_in,
             state_every=self.spec.state_every,
         )
@@ -125,7 +124,7 @@ def random_batch(
     data.policy_version[...] = np.where(data.acted, rng.integers(0, 2, data.acted.shape), -1)
     return SampleBatch(
         data=data,
-        tickets=np.arange(num_items),
+        num_fragments=num_items,
         burn_in=spec.burn_in,
         state_every=spec.state_every,
         learner_version=1,
@@ -134,7 +133,7 @@ def random_batch(
 
 def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
     """The fragments of a batch that one of several trainers gets."""
-    num_items = len(batch.tickets)
+    num_items = batch.num_fragments
 
     def own(array: np.ndarray) -> np.ndarray:
         items = array.reshape(array.shape[0], num_items, -1, *array.shape[2:])
@@ -144,7 +143,7 @@ def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
 
     return SampleBatch(
         data=from_tree(tree_map(own, to_tree(batch.data))),
-        tickets=batch.tickets[rank::count],
+        num_fragments=len(range(rank, num_items, count)),
         burn_in=batch.burn_in,
         state_every=batch.state_every,
         learner_version=batch.learner_version,

@@ -234,7 +234,7 @@ def test_frames_are_stacked_as_the_actor_saw_them() -> None:
         data.obs["f"][t + 2] = frame
         push_frame(live, frame, data.is_first[t])
         seen.append(live.copy())
-    batch = SampleBatch(data=data, tickets=np.zeros(1, np.int64))
+    batch = SampleBatch(data=data)
     rollout = Rollout(batch, policy, torch.device("cpu"))
     index = torch.arange(7)[:, None] * rows + torch.arange(rows)
     found = rollout.obs_at(index, None)["f"]

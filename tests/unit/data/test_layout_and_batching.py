@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from srl.data.batching import BatchBuilder
 from srl.data.memory_layout import ALIGNMENT, Shape, layout_bytes, layout_views, mark_unwritten
+from srl.data.records import Trajectory
 from srl.data.spec import (
     AgentSpec,
     ArraySpec,
@@ -42,9 +43,17 @@ def spec_of(**changes: Any) -> TrajectorySpec:
         "extras": {"v": ArraySpec()},
         "policy_state": {"h": ArraySpec(shape=(3,))},
         "env_state": ArraySpec(shape=(5,)),
+        "row": {"key": ArraySpec(dtype="int64")},
         "cut": "episode",
     }
     return TrajectorySpec(**{**base, **changes})
+
+
+def with_ticks(trajectory: Trajectory) -> list[np.ndarray]:
+    """All arrays but those of the rows."""
+    tree = to_tree(trajectory)
+    del tree["row"]
+    return leaves(tree)
 
 
 @given(
@@ -90,12 +99,13 @@ def test_a_batch_holds_its_fragments_side_by_side() -> None:
         fragment = spec.allocate()
         for array in leaves(to_tree(fragment)):
             array.fill(number if array.dtype != bool else bool(number % 2))
-        builder.add(10 + number, fragment, spec.capacity, 7)
+        builder.add(fragment, spec.capacity, 7)
     assert builder.full
     assert builder.num_env_steps == 21
     batch = builder.batch()
-    assert batch.tickets.tolist() == [10, 11, 12]
-    for array in leaves(to_tree(batch.data)):
+    assert batch.num_fragments == 3
+    assert batch.data.row["key"].tolist() == [0, 0, 1, 1, 2, 2]
+    for array in with_ticks(batch.data):
         width = array.shape[1] // 3
         for number in range(3):
             part = array[:, number * width : (number + 1) * width]
@@ -114,12 +124,14 @@ def test_what_lies_beyond_a_short_fragment_is_blank(length: int) -> None:
     for array in leaves(to_tree(whole)):
         array.fill(1)
     mark_unwritten(to_tree(short))
+    short.row["key"].fill(7)
     for name in ("alive", "acted", "is_first", "terminated", "truncated"):
         getattr(short, name).fill(True)
-    builder.add(0, whole, spec.capacity, 1)
-    builder.add(1, short, length, 1)
+    builder.add(whole, spec.capacity, 1)
+    builder.add(short, length, 1)
     data = builder.batch().data
-    for array in leaves(to_tree(data)):
+    assert data.row["key"].tolist() == [1, 1, 7, 7], "data of rows does not depend on the length"
+    for array in with_ticks(data):
         width = array.shape[1] // 2
         assert (array[:, :width] == 1).all(), "the other fragment is untouched"
     short_columns = slice(2, 4)
@@ -141,12 +153,12 @@ def test_a_half_full_batch_goes_on_after_a_restore() -> None:
     builder, other = BatchBuilder(spec, 2), BatchBuilder(spec, 2)
     fragment = spec.allocate()
     fragment.reward.fill(3.0)
-    builder.add(5, fragment, spec.capacity, 9)
+    builder.add(fragment, spec.capacity, 9)
     other.restore(builder.state())
-    other.add(6, fragment, spec.capacity, 9)
+    other.add(fragment, spec.capacity, 9)
     assert other.full
     assert other.num_env_steps == 18
-    assert other.batch().tickets.tolist() == [5, 6]
+    assert other.batch().num_fragments == 2
     assert (other.batch().data.reward == 3.0).all()
 
 

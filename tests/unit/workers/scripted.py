@@ -30,6 +30,7 @@ from srl.streams.inference import (
     create_inference,
 )
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
+from srl.streams.sample_memory import FragmentInfo
 from srl.workers.actor import ActorWorker, Group
 from srl.workers.agent_batch import AgentBatch
 from srl.workers.worker import Wait
@@ -49,6 +50,7 @@ class Setup:
     num_groups: int = 1
     length: int = 4
     burn_in: int = 0
+    bootstrap: int = 1
     state_every: int = 1
     cut: str = "fixed"
     stack: int = 1
@@ -57,6 +59,14 @@ class Setup:
     packs: bool = False
     background: bool = False
     """Environments that step in threads of their own."""
+
+    @property
+    def overlap(self) -> int:
+        return self.burn_in + self.bootstrap
+
+    @property
+    def capacity(self) -> int:
+        return self.length + self.overlap
 
 
 @dataclass
@@ -84,6 +94,7 @@ class LaneRecord:
     """By tick and row: the last answer, which is what counts."""
     fragments: list[tuple[Trajectory, int]] = field(default_factory=list)
     """Copies with their lengths, in the order in which they were begun."""
+    infos: list[FragmentInfo] = field(default_factory=list)
 
 
 class RecordingGroup:
@@ -233,6 +244,7 @@ class Play:
                     policy_state=STATE,
                     env_state=self.env_spec.env_state,
                     burn_in=setup.burn_in,
+                    bootstrap=setup.bootstrap,
                     state_every=setup.state_every,
                     cut=setup.cut,  # type: ignore[arg-type]
                     turn_based=self.env_spec.turn_based,
@@ -344,13 +356,13 @@ class Play:
             trajectory = from_tree(tree_map(np.copy, to_tree(item.trajectory)))
             acted = trajectory.policy_version[trajectory.acted]
             if self.setup.age is not None and not self.env_spec.turn_based and acted.size:
-                used = slice(self.setup.burn_in, item.length - 1)
+                used = slice(self.setup.burn_in, item.info.length - 1)
                 loss = trajectory.policy_version[used][trajectory.acted[used]]
                 lag = self.versions[policy] - loss.min(initial=self.versions[policy])
                 assert lag <= self.setup.age
-            self._record_of(policy, trajectory, item.length).fragments.append(
-                (trajectory, item.length)
-            )
+            record = self._record_of(policy, trajectory, item.info.length)
+            record.fragments.append((trajectory, item.info.length))
+            record.infos.append(item.info)
             item.release()
             self._taken[policy] += 1
             if self._taken[policy] % self.setup.num_groups == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
 @st.composite
 def single_setups(draw: st.DrawFn) -> Setup:
     cut = draw(st.sampled_from(["fixed", "episode"]))
+    age = draw(st.sampled_from([0, 1, None]))
     return Setup(
         env=SINGLE,
         env_args={
@@ -54,7 +56,8 @@ def single_setups(draw: st.DrawFn) -> Setup:
         num_groups=draw(st.integers(1, 2)),
         cut=cut,
         stack=draw(st.integers(1, 4)),
-        age=draw(st.sampled_from([0, 1, None])),
+        age=age,
+        bootstrap=draw(st.integers(1, 5)) if age is None and cut == "fixed" else 1,
         seed=draw(st.integers(0, 10_000)),
         packs=draw(st.booleans()),
         background=draw(st.booleans()),
@@ -65,6 +68,8 @@ def single_setups(draw: st.DrawFn) -> Setup:
 @st.composite
 def team_setups(draw: st.DrawFn, env: str) -> Setup:
     cut = draw(st.sampled_from(["fixed", "fixed", "episode"]))
+    age = draw(st.sampled_from([0, 1, None]))
+    may_look_ahead = env == PARALLEL and age is None and cut == "fixed"
     return Setup(
         env=env,
         policy_agents=draw(st.sampled_from([ONE_TEAM, TWO_TEAMS])),
@@ -72,7 +77,8 @@ def team_setups(draw: st.DrawFn, env: str) -> Setup:
         num_groups=draw(st.integers(1, 2)) if cut == "fixed" else 1,
         cut=cut,
         stack=draw(st.integers(1, 3)) if env == PARALLEL else 1,
-        age=draw(st.sampled_from([0, 1, None])),
+        age=age,
+        bootstrap=draw(st.integers(1, 5)) if may_look_ahead else 1,
         seed=draw(st.integers(0, 10_000)),
         background=draw(st.booleans()),
         **draw(shapes()),
@@ -130,6 +136,7 @@ def assert_same(got: np.ndarray, expected: np.ndarray, what: str = "") -> None:
 def check_all(play: Play) -> None:
     for index, group in enumerate(play.records):
         for policy, record in group.items():
+            check_sequence(play.setup, record)
             for number, (fragment, length) in enumerate(record.fragments):
                 check_flags(fragment, length)
                 check_asked(play.setup, record, fragment, length)
@@ -141,6 +148,15 @@ def check_all(play: Play) -> None:
             check_sum_of_rewards(play, index, policy, record)
             check_ticks(play, record)
             check_policy_states(record)
+
+
+def check_sequence(setup: Setup, record: LaneRecord) -> None:
+    """A fragment says whether it goes on where the last one of its agent batch ended."""
+    assert len({info.origin for info in record.infos}) <= 1
+    for number, (before, after) in enumerate(pairwise(record.infos)):
+        goes_on = not cuts(setup, *record.fragments[number])
+        assert (after.sequence == before.sequence + 1) == goes_on
+        assert after.sequence > before.sequence
 
 
 def check_flags(fragment: Trajectory, length: int) -> None:
@@ -178,7 +194,7 @@ def check_asked(setup: Setup, record: LaneRecord, fragment: Trajectory, length: 
 def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
     """The state at the start of every chunk is the one that was fed in there."""
     stored = fragment.policy_state["h"]
-    assert len(stored) == -(-(setup.burn_in + setup.length + 1) // setup.state_every)
+    assert len(stored) == -(-setup.capacity // setup.state_every)
     asked = fragment.policy_version[:length] >= 0
     for t, row in zip(*np.nonzero(asked), strict=True):
         if t % setup.state_every == 0:
@@ -216,14 +232,14 @@ def check_stacks(setup: Setup, record: LaneRecord, fragment: Trajectory, length:
 def check_overlap(
     play: Play, before: tuple[Trajectory, int], after: tuple[Trajectory, int]
 ) -> None:
-    """The last tick of a fragment, with what burns in before it, opens the next one."""
+    """The last ticks of a fragment, with what burns in before them, open the next one."""
     setup = play.setup
     (old, old_length), (new, _) = before, after
     if cuts(setup, old, old_length):
         assert not new.alive[: setup.burn_in].any()
         return
-    start = old_length - 1 - setup.burn_in
-    ticks = setup.burn_in + 1
+    ticks = setup.overlap
+    start = old_length - ticks
     # An action that has to wait on moves on, and its place in the newer fragment is empty.
     moved = old.alive[start:old_length] & ~new.alive[:ticks]
     assert not moved[:-1].any()
@@ -239,7 +255,7 @@ def check_overlap(
     for a, b in zip(leaves(old.policy_state), leaves(new.policy_state), strict=True):
         assert_same(
             a[start // setup.state_every : (old_length - 1) // setup.state_every + 1],
-            b[: setup.burn_in // setup.state_every + 1],
+            b[: -(-ticks // setup.state_every)],
         )
 
 
@@ -258,13 +274,13 @@ def check_actions_and_rewards(play: Play, record: LaneRecord) -> None:
         seen = [
             (int(f.extras["id"][t, row]), float(f.reward[t, row]))
             for f, length in record.fragments
-            for t in range(setup.burn_in, length - 1)
+            for t in range(setup.burn_in, length - setup.bootstrap)
             if f.acted[t, row]
         ]
         expected = earned(record, row)
         assert seen == expected[: len(seen)]
         # What is missing at most is in the last fragment's bootstrap, or in the open one.
-        done = sum(length - 1 - setup.burn_in for _, length in record.fragments)
+        done = sum(length - setup.overlap for _, length in record.fragments)
         waiting = [t for t in range(done) if record.ticks[t].turn[row]]
         assert len(seen) >= len(waiting) - 1 - len(record.fragments) * (setup.cut == "episode")
 
@@ -290,13 +306,16 @@ def earned(record: LaneRecord, row: int) -> list[tuple[int, float]]:
 def check_sum_of_rewards(play: Play, group: int, policy: str, record: LaneRecord) -> None:
     """What the environments paid for actions is what comes out, fragments and open one together."""
     setup = play.setup
-    out = sum(float(f.reward[setup.burn_in : length - 1].sum()) for f, length in record.fragments)
+    out = sum(
+        float(f.reward[setup.burn_in : length - setup.bootstrap].sum())
+        for f, length in record.fragments
+    )
     batch = play.actor._batch_of[policy, group]
     assert batch.writer is not None
     if batch.writer.is_open:
         slot, end = batch.writer.slot, batch.writer.tick + 1
     else:
-        slot, end = batch.writer._carry, setup.burn_in + 1
+        slot, end = batch.writer._carry, setup.overlap
     out += float(slot.reward[setup.burn_in : end].sum())
     paid = sum(
         reward for row in range(record.ticks[0].turn.size) for _, reward in earned(record, row)
@@ -329,16 +348,16 @@ def check_ticks(play: Play, record: LaneRecord) -> None:
                 leaves(fragment.env_state), leaves(step.env_state), strict=True
             ):
                 assert_same(stored[t], shown)
-        advance = length - 1 - setup.burn_in
+        advance = length - setup.overlap
         first, start = start, start + advance + cuts(setup, fragment, length)
         if setup.cut == "episode":
-            assert length == setup.burn_in + setup.length + 1 or cuts(setup, fragment, length)
+            assert length == setup.capacity or cuts(setup, fragment, length)
             for step in record.ticks[first : first + advance]:
                 final = step.terminated | step.truncated
                 over = final.any() and (final | ~step.alive).all()
                 assert not over, "no episode ends before its fragment does"
         else:
-            assert length == setup.burn_in + setup.length + 1
+            assert length == setup.capacity
 
 
 def check_policy_states(record: LaneRecord) -> None:
@@ -364,6 +383,14 @@ def check_policy_states(record: LaneRecord) -> None:
 
 
 # -- cases by name -------------------------------------------------------------------------------
+
+
+def test_agent_batches_have_origins_of_their_own() -> None:
+    setup = Setup(env=PARALLEL, policy_agents=TWO_TEAMS, num_groups=2)
+    with played(setup, "inline") as play:
+        for policy in TWO_TEAMS:
+            origins = [{info.origin for info in group[policy].infos} for group in play.records]
+            assert origins[0].isdisjoint(origins[1])
 
 
 def test_a_single_tick_fragment() -> None:

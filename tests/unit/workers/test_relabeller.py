@@ -18,6 +18,7 @@ from srl.services.metrics_client import InlineMetrics
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, create_sample
 from srl.streams.sample_accounting import account
+from srl.streams.sample_memory import FragmentInfo
 from srl.workers.actor import ActorConfig
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context
@@ -95,13 +96,13 @@ class Bench:
         slot.trajectory.alive.fill(True)
         slot.trajectory.reward.fill(reward)
         slot.trajectory.policy_version.fill(3)
-        slot.commit(self.first.trajectory.capacity, 8)
+        slot.commit(FragmentInfo(self.first.trajectory.capacity, 8))
 
     def read(self) -> float:
         item = self.source.take()
         assert item is not None
-        assert item.env_steps == 8
-        assert item.length == self.first.trajectory.capacity
+        assert item.info.env_steps == 8
+        assert item.info.length == self.first.trajectory.capacity
         assert (item.trajectory.obs == 0.5).all()
         assert (item.trajectory.policy_version == 3).all()
         reward = float(item.trajectory.reward[0, 0])

@@ -18,7 +18,7 @@ from srl.services.trainer_table import RankProgress
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
 from srl.streams.sample_accounting import account
-from srl.streams.sample_memory import SampleMemory
+from srl.streams.sample_memory import FragmentInfo, SampleMemory
 from srl.workers.age_check import AgeCheck
 from srl.workers.trainer import TrainerWorker
 from srl.workers.trainer_group import TrainerGroup
@@ -147,7 +147,7 @@ def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None
     slot = SampleSink(SAMPLES, bench.arena, 0).claim(0)
     assert slot is not None
     slot.trajectory.policy_version.fill(0)
-    slot.commit(TRAJECTORY.capacity, 2)
+    slot.commit(FragmentInfo(TRAJECTORY.capacity, 2))
     assert trainer.step() is MADE
     assert account(SAMPLES, bench.arena).in_flight == 1
     trainer._group.give_up()

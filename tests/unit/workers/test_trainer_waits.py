@@ -8,6 +8,7 @@ from test_trainer_numbers import SAMPLES, TRAJECTORY, Bench
 
 from srl.algorithms.collective import Collective, CollectiveBroken
 from srl.streams.sample import SampleSink
+from srl.streams.sample_memory import FragmentInfo
 from srl.workers.trainer import TrainerWorker
 from srl.workers.worker import DONE, MADE, Wait
 
@@ -55,7 +56,7 @@ def write(bench: Bench, items: int) -> None:
         slot = sink.claim(0)
         assert slot is not None
         slot.trajectory.policy_version.fill(0)
-        slot.commit(TRAJECTORY.capacity, 2)
+        slot.commit(FragmentInfo(TRAJECTORY.capacity, 2))
     sink.close()
 
 

@@ -208,7 +208,7 @@ class PPO(Algorithm):
         if config.use_vtrace:
             rollout.bound_by_behaviour()
         rollout.set_targets(*self.targets(rollout))
-        global_batch = GlobalBatch(rollout, len(batch.tickets), self.ranks)
+        global_batch = GlobalBatch(rollout, batch.num_fragments, self.ranks)
         summary = self._summary(global_batch)
         self._track_returns(rollout)
         records: list[Metrics] = []

@@ -191,6 +191,7 @@ def _trajectory(
         policy_state=module.state_spec,
         env_state=env_spec.env_state,
         burn_in=sampling.burn_in,
+        bootstrap=sampling.bootstrap,
         state_every=sampling.state_every,
         cut=sampling.cut,
         turn_based=env_spec.turn_based,
