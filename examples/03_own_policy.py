@@ -8,8 +8,8 @@ replace the encoder between the observation and those: here by random Fourier fe
 plain linear layer can follow curves. (For a policy that shares nothing with it, subclass
 `srl.policies.protocol.Policy`; PPO then asks for the method `unroll` too.)
 
-The settings of the network are a dataclass. Its fields can be set like any other: `set=` here,
-`--set network.features=128` on the command line.
+The settings of the network are a dataclass. Its fields can be set like any other: by an object
+here, by `--set network.features=128` on the command line.
 """
 
 import sys
@@ -65,11 +65,8 @@ if __name__ == "__main__":
         "cartpole",
         steps=60_000,
         run_dir=folder,
-        set={
-            "network.name": f"{__file__}:FourierPolicy",
-            "network.features": 128,
-            "network.normalize_obs": True,
-        },
+        # On the command line: --set network.name=examples/03_own_policy.py:FourierPolicy
+        network=FourierConfig(features=128, normalize_obs=True),
     )
     print(run.policy.module)
     print(f"return: {run.evaluate(episodes=20).mean:.0f}, of at most 500; at random: about 22")

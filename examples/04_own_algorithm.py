@@ -6,8 +6,12 @@ An algorithm turns batches into newer weights. `PPO` has the parts that most pol
 and each can be replaced alone: `targets` (a batch to advantages and value targets), `loss` (a
 minibatch to a scalar), `make_optimizer`. Below is PPO with another objective: where the clipped one
 stops the gradient of an action whose probability has moved far, this one pulls it back, with a
-penalty on the squared log-ratio (as in "simple policy optimization" and related work). It needs 20
+penalty on the squared log-ratio (as in "simple policy optimization" and related work). It needs 25
 lines, and runs in every layout, with recurrent policies, masks, and several agents.
+
+Actors go on while the trainer learns, so some samples were taken by an older version of the policy.
+A loss says how it treats them. This one does what PPO does; a loss that does not say anything is
+refused, unless the run is synchronous (`algorithm.max_policy_age=0`).
 """
 
 import sys
@@ -34,11 +38,15 @@ class PenaltyPPO(PPO):
 
     Config = PenaltyConfig
     config: PenaltyConfig
+    handles_stale_samples = True
 
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         now = self.evaluate(minibatch)
+        # A stale sample moves from where the policy of its first use was, and its advantage is
+        # weighted by how much likelier that policy takes the action than the one that took it.
+        minibatch.set_proximal(now.log_prob.detach(), now.value.detach())
         log_ratio = now.log_prob - minibatch.log_prob
-        gain = (log_ratio.exp() * minibatch.advantage).mean()
+        gain = (log_ratio.exp() * minibatch.weighted_advantage()).mean()
         far = log_ratio.square().mean()
         value_loss = self.value_loss(now.value, minibatch)
         entropy = now.entropy.mean()
@@ -56,13 +64,9 @@ if __name__ == "__main__":
     folder = sys.argv[1] if len(sys.argv) > 1 else "runs/example_04"
     run = srl.train(
         "CartPole-v1",
-        algorithm=f"{__file__}:PenaltyPPO",
+        # On the command line: --algorithm examples/04_own_algorithm.py:PenaltyPPO
+        algorithm=PenaltyConfig(learning_rate=1e-3, rollout_length=64, epochs=8),
         steps=60_000,
         run_dir=folder,
-        set={
-            "algorithm.learning_rate": 1e-3,
-            "algorithm.rollout_length": 64,
-            "algorithm.epochs": 8,
-        },
     )
     print(f"return: {run.evaluate(episodes=20).mean:.0f}, of at most 500; at random: about 22")

@@ -110,6 +110,8 @@ class ExitingEnv(ScriptedEnv):
 class RaisingLoss(PPO):
     """Raises something of its own."""
 
+    handles_stale_samples = True
+
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         raise FileNotFoundError("RaisingLoss raises on purpose")
 
@@ -145,6 +147,8 @@ class SlowPolicy(ActorCritic):
 class NanLoss(PPO):
     """Learns well until its fifth update."""
 
+    handles_stale_samples = True
+
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         loss, *rest = super().loss(*args, **kwargs)
         return (loss * (torch.nan if self.num_updates >= 4 else 1.0), *rest)
@@ -152,6 +156,8 @@ class NanLoss(PPO):
 
 class SlowLearner(PPO):
     """Takes its time for every minibatch, without computing."""
+
+    handles_stale_samples = True
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         time.sleep(0.3)
@@ -161,6 +167,7 @@ class SlowLearner(PPO):
 class OnceSlowLearner(PPO):
     """Computes for several seconds of a core in its fourth update."""
 
+    handles_stale_samples = True
     was_slow = False
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,6 +181,8 @@ class OnceSlowLearner(PPO):
 
 class ComputingLearner(PPO):
     """Multiplies large matrices for every minibatch: work that threads can share."""
+
+    handles_stale_samples = True
 
     def loss(self, *args: Any, **kwargs: Any) -> Any:
         matrix = torch.ones(2048, 2048)

@@ -27,9 +27,9 @@ class Sampling:
     """Ticks behind `length` that targets look ahead into: n for returns of n steps."""
     state_every: int = 1
     cut: Literal["fixed", "episode"] = "fixed"
-    max_policy_age: int | None = 1
+    max_policy_age: int | None = 0
     """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is
-    synchronous, None unbounded."""
+    synchronous, None unbounded. Anything but 0 needs `Algorithm.handles_stale_samples`."""
 
     def __post_init__(self) -> None:
         if self.bootstrap > 1 and self.max_policy_age is not None:
@@ -54,9 +54,22 @@ class Algorithm(ABC):
     """Whether several trainers can learn together: `update` then sums over `ranks`, so that its
     numbers are of the global batch."""
 
+    handles_stale_samples: ClassVar[bool] = False
+    """Whether `update` may learn from actions that an older version of the policy chose: it
+    corrects for the difference, or does not depend on who chose them. Otherwise a run with
+    `max_policy_age` other than 0 is refused. A subclass with another `loss` declares it again."""
+
     policy: Policy
     ranks = Collective()
     """The trainers that learn together."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        both = ("handles_stale_samples", "loss")
+        names = [name for base in cls.__mro__ for name in both if name in vars(base)]
+        if names[0] == "loss":
+            # The declaration of a base class is about the loss of that class.
+            cls.handles_stale_samples = False
 
     @classmethod
     @abstractmethod

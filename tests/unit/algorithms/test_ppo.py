@@ -19,6 +19,7 @@ from srl.algorithms.ppo.global_batch import GlobalBatch
 from srl.algorithms.ppo.learner import PPO
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.ppo.surrogate import LossTerms, surrogate
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch, TrainResult
@@ -150,6 +151,40 @@ def test_older_samples_are_bounded_by_the_policy_of_their_first_use(name: str, e
         metrics = learn(algorithm, batch)
         found.append((metrics["approx_kl"], weights(algorithm)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_of_ones_own_weights_stale_samples_as_ppo_does() -> None:
+    algorithm, config = make(NETWORKS["ff"])
+    batch = random_batch(algorithm)
+    rollout = Rollout(batch, algorithm.policy, torch.device("cpu"))
+    rollout.set_targets(*algorithm.targets(rollout))
+    (minibatch,) = minibatches(
+        rollout,
+        GlobalBatch(rollout, 1, Collective()),
+        1,
+        config.chunk_ticks,
+        torch.Generator(),
+        True,
+    )
+    minibatch.set_proximal(algorithm.evaluate(minibatch).log_prob.detach(), minibatch.value)
+    now = minibatch.log_prob.clone(), minibatch.value, minibatch.value
+    _, terms = surrogate(*now, *algorithm._objective(minibatch))
+    weighted = minibatch.weighted_advantage()
+    torch.testing.assert_close(LossTerms(*terms).policy_loss, -weighted.mean())
+    assert not torch.equal(weighted, minibatch.advantage)
+
+
+def test_the_example_of_an_own_algorithm_treats_stale_samples_as_ppo_does() -> None:
+    """At its first use, a stale sample has not moved from where its update begins."""
+    kind = find_algorithm(f"{Path(__file__).parents[3]}/examples/04_own_algorithm.py:PenaltyPPO")
+    moved = {}
+    for older in (True, False):
+        policy = make(NETWORKS["ff"])[0].policy
+        algorithm = kind(policy, kind.Config(rollout_length=8, epochs=1, minibatches=1), seed=3)
+        batch = random_batch(algorithm)
+        batch.data.policy_version[batch.data.acted] = batch.learner_version - older
+        moved[older] = learn(algorithm, batch)["log_ratio_squared"]
+    assert moved[True] == 0.0 < moved[False]
 
 
 def test_samples_of_the_policy_itself_are_bounded_by_what_it_was_when_it_took_them() -> None:

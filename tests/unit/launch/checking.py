@@ -73,6 +73,7 @@ class Checking(Algorithm):
     """Learns nothing, and raises if a batch breaks a rule of the journey."""
 
     Config = CheckConfig
+    handles_stale_samples = True
 
     def __init__(self, policy: Policy, config: CheckConfig, *, device: str, seed: int) -> None:
         self.policy = policy

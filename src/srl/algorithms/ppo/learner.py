@@ -55,6 +55,7 @@ class PPO(Algorithm):
 
     Config = PPOConfig
     data_parallel = True
+    handles_stale_samples = True
     config: PPOConfig
 
     def __init__(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from srl.algorithms.ops.masking import normalized
+from srl.algorithms.ppo.surrogate import MAX_WEIGHT
 from srl.algorithms.ppo.transfer import to_device
 from srl.data.records import SampleBatch
 from srl.data.spec import ArraySpec
@@ -87,6 +88,14 @@ class Minibatch:
             self.log_prob = torch.lerp(self.log_prob, log_prob, self.first_use)
         if self.before_statistics is not None:
             self.value = torch.where(self.before_statistics, value, self.value)
+
+    def weighted_advantage(self) -> torch.Tensor:
+        """The [N] advantages, with weights where an older policy took the sample: how much likelier
+        its action is under the proximal policy. Call `set_proximal` first."""
+        if self.behaviour_log_prob is None:
+            return self.advantage
+        weight = (self.log_prob - self.behaviour_log_prob).exp().clamp(max=MAX_WEIGHT)
+        return weight * self.advantage
 
 
 class Rollout:

@@ -29,7 +29,7 @@ from srl.workers.wiring import (
 )
 
 if TYPE_CHECKING:
-    from srl.algorithms.protocol import Sampling
+    from srl.algorithms.protocol import Algorithm, Sampling
     from srl.policies.protocol import Policy
 
 
@@ -146,6 +146,7 @@ def plan_samples(
             kind.check(config, module)
             sampling = kind.sampling(config)
         _check_trainers(kind, agent_batches, parts)
+        _check_age(kind, sampling)
         trajectory = _trajectory(sampling, envs, env_spec, policy, module)
         for part in range(parts):
             name = _part_name(stream, part, parts)
@@ -223,6 +224,21 @@ def _check_trainers(kind: type, agent_batches: int, trainers: int) -> None:
             "(actor.count x actor.groups), so that all trainers get equal parts, got "
             f"{trainers}. Change one of the three."
         )
+
+
+def _check_age(kind: type[Algorithm], sampling: Sampling) -> None:
+    """Raises unless the algorithm is right for data as old as it may be."""
+    age = sampling.max_policy_age
+    if age == 0 or kind.handles_stale_samples:
+        return
+    got = "none (no limit)" if age is None else age
+    raise ConfigError(
+        f"algorithm.max_policy_age: expected 0, because {kind.__name__} does not declare how its "
+        "loss treats samples that an older version of the policy took "
+        f"(Algorithm.handles_stale_samples), got {got}. Set algorithm.max_policy_age=0, or let the "
+        "loss correct for such samples (in a subclass of PPO: set_proximal and weighted_advantage "
+        f"of the minibatch) and set handles_stale_samples = True in {kind.__name__}."
+    )
 
 
 def check_slots(plan: Plan) -> None:

@@ -296,7 +296,7 @@ class Controller:
             "inference.count": experiment.inference.count,
             "trainer.threads": experiment.trainer.threads,
             "sample.slots": max(slots, default=0),
-            "algorithm.max_policy_age": algorithm.get("max_policy_age", 1),
+            "algorithm.max_policy_age": algorithm.get("max_policy_age", 0),
         }
 
     # -- checkpoints -------------------------------------------------------------------------------
