@@ -2,8 +2,8 @@
 
 Each workload is measured three ways side by side, as `srl bench` does: environment only, +
 inference, + training (environment steps that went through an update, in a steady window). The limit
-is computed from what the parts cost in the same run; `docs/how-to/benchmarks.md` says how. Leaves out:
-start-up, evaluation, rendering.
+is computed from what the parts cost in the same run (`docs/how-to/benchmarks.md` says how). Leaves
+out: start-up, evaluation, rendering.
 
     python benchmarks/bench_workloads.py [WORKLOAD ...] [--layouts auto shared] [--write]
 """

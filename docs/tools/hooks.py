@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import offline
 import outside
+import reference
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -36,7 +37,8 @@ def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> None:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes links between files of the repository links between pages of the site."""
+    """Adds what is made from the code, and makes links between files links between pages."""
+    markdown = reference.with_generated_parts(markdown)
     return outside.with_site_links(markdown, outside.path_of(page.file.src_uri))
 
 

@@ -13,7 +13,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -129,6 +129,8 @@ def describe(kind: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]
             factory: Any = field.default_factory
             default = "(required)" if factory is dataclasses.MISSING else factory()
         name = field.type if isinstance(field.type, str) else getattr(hint, "__name__", str(hint))
+        if get_origin(hint) is Literal:
+            name = " | ".join(get_args(hint))
         yield key, name, show(default), docs.get(field.name, "")
 
 

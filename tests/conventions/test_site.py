@@ -8,6 +8,8 @@ from types import ModuleType
 
 from source import ROOT
 
+from srl.cli import make_parser
+
 
 def tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "tools" / f"{name}.py")
@@ -44,3 +46,15 @@ def test_files_that_pages_link_to_are_in_the_site() -> None:
     linked = tool("outside").linked_files()
     assert {"README.md", "src/srl/data/records.py", "src/srl/algorithms/ppo/README.md"} <= linked
     assert not [path for path in linked if path.startswith("docs/")]
+
+
+def test_the_reference_has_every_verb_and_setting() -> None:
+    text = tool("reference").with_generated_parts(
+        "<!-- generated: commands -->\n<!-- generated: settings -->"
+    )
+    verbs = next(action.choices for action in make_parser()._actions if action.dest == "verb")
+    assert verbs
+    assert not [verb for verb in verbs if f"## srl {verb}\n" not in text]
+    for key in ("steps", "actor.envs", "algorithm.learning_rate", "slurm.partition"):
+        assert f"`{key}` |" in text
+    assert "`auto | serial | inline | shared | remote` | `auto` |" in text

@@ -19,17 +19,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from srl.errors import ConfigError
+from srl.services.metric_table import RUN_METRICS
 
 if TYPE_CHECKING:
     from srl.services.checkpoints import Checkpoint
 
-RUN_METRICS = frozenset(
-    {
-        *("seconds", "env_steps", "agent_steps", "episodes", "env_steps_per_second"),
-        *("policy_version", "policy_age_mean", "policy_age_max"),
-    }
-)
-"""Metrics that a run with several policies has as a whole: its progress, but not its returns."""
 RUN_PREFIXES = ("workers.",)
 AGENT_METRICS = ("episode_return_mean", "eval_return_mean")
 """Metrics that the sides of a policy have, too."""

@@ -7,18 +7,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from srl.services.metric_table import METRICS
+
 Value = float | int | bool
 """One number of a snapshot; a bool gets no curve."""
-
-
-_SECTIONS = {
-    **dict.fromkeys(("env_steps", "agent_steps", "episodes", "seconds"), "progress"),
-    **dict.fromkeys(("policy_version", "policy_age_mean", "policy_age_max"), "policy"),
-    **dict.fromkeys(("episode_return_mean", "episode_length_mean"), "episode"),
-    **dict.fromkeys(("eval_return_mean", "eval_length_mean", "eval_policy_version"), "eval"),
-    **dict.fromkeys(("env_steps_per_second", "update_seconds"), "speed"),
-}
-"""Sections of TensorBoard for metrics whose names have no dot."""
 
 
 def tag(metric: str) -> str:
@@ -28,7 +20,8 @@ def tag(metric: str) -> str:
     """
     section, _, rest = metric.partition(".")
     if not rest:
-        return f"{_SECTIONS.get(metric, 'more')}/{metric}"
+        known = METRICS.get(metric)
+        return f"{known.section if known and known.section else 'more'}/{metric}"
     if section == "policies":
         policy, _, rest = rest.partition(".")
         section = f"policies.{policy}"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from srl.errors import ConfigError, nearest
-from srl.services.metric_names import RUN_METRICS, MetricNames
+from srl.services.metric_names import MetricNames
+from srl.services.metric_table import RUN_METRICS
 
 ALIASES = {
     "return": "episode_return_mean",
