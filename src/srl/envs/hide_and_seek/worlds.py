@@ -1,0 +1,233 @@
+"""Many copies of a scene that are stepped together, and set up for new episodes in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from srl.data.tree import Tree
+from srl.envs.hide_and_seek.layout import max_doors
+from srl.envs.hide_and_seek.placement import EpisodeStart
+from srl.envs.hide_and_seek.scene import ABSENT_GROUP, BODY_GROUP, WALL_GROUP, Scene
+
+_PARKING = (-40.0, -40.0)
+"""Where bodies are that an episode does not have; they touch nothing and feel no gravity."""
+_PARKING_STEP = 3.0
+_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+
+
+class Worlds:
+    """Worlds with a model and a data each. Arrays are of all worlds and are written in place."""
+
+    def __init__(self, scene: Scene, num_worlds: int, threads: int = 1) -> None:
+        self.scene = scene
+        self.num_worlds = num_worlds
+        bodies = len(scene.body_ids)
+        shape = (num_worlds, bodies, scene.num_joints)
+        self.qpos = np.zeros(shape)
+        """float [worlds, bodies, joints]: centres x, y, (z) and yaw."""
+        self.qvel = np.zeros(shape)
+        """float [worlds, bodies, joints]."""
+        self.broken = np.zeros(num_worlds, bool)
+        """bool [worlds]: whether the last step ended with numbers that physics cannot explain."""
+        self.present = np.zeros((num_worlds, bodies), bool)
+        """bool [worlds, bodies]: which agents, boxes and ramps the episode has."""
+        self.box_sizes = np.full(
+            (num_worlds, scene.config.num_boxes, 2), scene.config.physics.box_size
+        )
+        """float [worlds, boxes, 2]: full sizes along the box's own x and y."""
+        self.control = np.zeros((num_worlds, scene.num_agents, 3))
+        """float [worlds, agents, 3]: controls of the motors along x, y and around z."""
+        self.walls = np.zeros((num_worlds, len(scene.wall_ids), 4))
+        """float [worlds, pieces, 4]: centre and half sizes; zeros for pieces that are missing."""
+        self.doors = np.full((num_worlds, max_doors(scene.config), 2), -1)
+        """int [worlds, doors, 2]: the two pieces beside each door, or -1."""
+        self.models = [scene.model.__copy__() for _ in range(num_worlds)]
+        self.datas = [mujoco.MjData(model) for model in self.models]
+        self._substeps = scene.config.physics.substeps
+        self._max_square = scene.config.physics.max_speed**2
+        self._views = [
+            (
+                self.models[i],
+                data,
+                data.ctrl,
+                self.control[i].reshape(-1),
+                data.qpos,
+                self.qpos[i].reshape(-1),
+                data.qvel,
+                self.qvel[i].reshape(-1),
+            )
+            for i, data in enumerate(self.datas)
+        ]
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._threads = threads
+
+    def step(self, worlds: list[int], then: Callable[[int], None]) -> None:
+        """Advances these worlds by one environment step, and calls `then` for each.
+
+        `then` is not called for worlds whose numbers are too large or not finite.
+        """
+        if self._pool is None or len(worlds) < 2:
+            self._step(worlds, then)
+        else:
+            parts = [worlds[i :: self._threads] for i in range(self._threads)]
+            for done in [self._pool.submit(self._step, part, then) for part in parts if part]:
+                done.result()
+
+    def _step(self, worlds: list[int], then: Callable[[int], None]) -> None:
+        step, kinematics, substeps = mujoco.mj_step, mujoco.mj_kinematics, self._substeps
+        for index in worlds:
+            model, data, ctrl, control, qpos, my_qpos, qvel, my_qvel = self._views[index]
+            ctrl[:] = control
+            step(model, data, substeps)
+            my_qpos[:] = qpos
+            my_qvel[:] = qvel
+            self.broken[index] = broken = self._is_broken(index)
+            if not broken:
+                # After a step the frames of bodies are those before its last substep.
+                kinematics(model, data)
+                then(index)
+
+    def _is_broken(self, index: int) -> bool:
+        velocity = self._views[index][-1]
+        total = float(velocity.dot(velocity))
+        if total < self._max_square:
+            return False
+        speeds = np.square(self.qvel[index, :, :-1]).sum(-1)
+        good = (speeds < self._max_square).all() and np.isfinite(self.qpos[index]).all()
+        return not (good and np.isfinite(total))
+
+    def begin(self, index: int, start: EpisodeStart) -> None:
+        """Sets one world up for a new episode."""
+        model, data, scene = self.models[index], self.datas[index], self.scene
+        centres = np.concatenate([start.agents, start.boxes, start.ramps])
+        present = ~np.isnan(centres[:, 0])
+        self._set_walls(index, start.layout.pieces)
+        self._set_boxes(index, start.box_sizes)
+        self._set_present(index, present)
+        self.doors[index] = start.layout.doors
+        mujoco.mj_resetData(model, data)
+        parked = np.flatnonzero(~present)
+        centres[parked] = _PARKING
+        centres[parked, 0] -= _PARKING_STEP * parked
+        qpos = np.zeros((len(centres), scene.num_joints))
+        qpos[:, :2] = centres
+        if not scene.config.physics.planar:
+            qpos[:, 2] = scene.rest_heights
+        data.qpos[:] = qpos.reshape(-1)
+        self.refresh(index)
+
+    def refresh(self, index: int) -> None:
+        """Computes the frames of one world's bodies anew, and reads its positions and speeds."""
+        data = self.datas[index]
+        mujoco.mj_kinematics(self.models[index], data)
+        self.qpos[index] = data.qpos.reshape(self.qpos.shape[1:])
+        self.qvel[index] = data.qvel.reshape(self.qvel.shape[1:])
+        self.broken[index] = False
+
+    def _set_walls(self, index: int, pieces: np.ndarray) -> None:
+        model, scene = self.models[index], self.scene
+        if np.array_equal(self.walls[index], pieces):
+            return
+        self.walls[index] = pieces
+        geoms, bodies = scene.wall_geoms, scene.wall_ids
+        there = pieces[:, 2] > 0
+        heights = model.geom_size[geoms, 2]
+        model.body_pos[bodies, :2] = np.where(there[:, None], pieces[:, :2], _PARKING)
+        model.body_pos[bodies, 2] = heights
+        sizes = np.where(there[:, None], pieces[:, 2:], 1.0)
+        self._resize(model, geoms, np.column_stack([sizes, heights]))
+        self._switch(model, geoms, bodies, there, WALL_GROUP)
+
+    def _set_boxes(self, index: int, sizes: np.ndarray) -> None:
+        model, data, scene = self.models[index], self.datas[index], self.scene
+        if np.array_equal(self.box_sizes[index], sizes):
+            return
+        self.box_sizes[index] = sizes
+        physics = scene.config.physics
+        first = scene.num_agents
+        bodies = scene.body_ids[first : first + len(sizes)]
+        geoms = [scene.body_geoms[first + i][0] for i in range(len(sizes))]
+        full = np.column_stack([sizes, np.full(len(sizes), physics.box_size)])
+        self._resize(model, geoms, full / 2)
+        squares = np.square(full) * physics.box_mass / 12
+        model.body_inertia[bodies] = squares.sum(-1, keepdims=True) - squares
+        if physics.planar:
+            weight = physics.floor_friction * physics.gravity * physics.box_mass
+            yaw = model.body_dofadr[bodies] + model.body_dofnum[bodies] - 1
+            model.dof_frictionloss[yaw] = weight * np.hypot(*sizes.T) / 2
+        mujoco.mj_setConst(model, data)
+
+    def _set_present(self, index: int, present: np.ndarray) -> None:
+        if np.array_equal(self.present[index], present):
+            return
+        self.present[index] = present
+        model, scene = self.models[index], self.scene
+        geoms = [geom for found in scene.body_geoms for geom in found]
+        of_geoms = present[scene.index_of_geom[geoms]]
+        self._switch(model, geoms, scene.body_ids, of_geoms, BODY_GROUP, present)
+        model.body_gravcomp[scene.body_ids] = ~present
+
+    @staticmethod
+    def _resize(model: Any, geoms: Any, half_sizes: np.ndarray) -> None:
+        """Changes the sizes of box geoms, with all that MuJoCo derives from them."""
+        model.geom_size[geoms] = half_sizes
+        model.geom_aabb[geoms, 3:] = half_sizes
+        model.geom_rbound[geoms] = np.linalg.norm(half_sizes, axis=-1)
+        nodes = model.body_bvhadr[model.geom_bodyid[geoms]]
+        model.bvh_aabb[nodes, 3:] = half_sizes
+
+    @staticmethod
+    def _switch(
+        model: Any,
+        geoms: Any,
+        bodies: np.ndarray,
+        on: np.ndarray,
+        group: int,
+        bodies_on: np.ndarray | None = None,
+    ) -> None:
+        """Lets geoms collide and be hit by rays, or not."""
+        model.geom_contype[geoms] = model.geom_conaffinity[geoms] = on
+        model.geom_group[geoms] = np.where(on, group, ABSENT_GROUP)
+        bodies_on = on if bodies_on is None else bodies_on
+        model.body_contype[bodies] = model.body_conaffinity[bodies] = bodies_on
+
+    def state(self) -> dict[str, Tree]:
+        """All that later steps depend on."""
+        size = mujoco.mj_stateSize(self.models[0], _STATE)
+        states = np.zeros((self.num_worlds, size))
+        for model, data, row in zip(self.models, self.datas, states, strict=True):
+            mujoco.mj_getState(model, data, row, _STATE)
+        return {
+            "physics": states,
+            "walls": self.walls.copy(),
+            "box_sizes": self.box_sizes.copy(),
+            "present": self.present.copy(),
+            "doors": self.doors.copy(),
+            "equality": np.stack([model.eq_data for model in self.models]),
+            "equality_body": np.stack([model.eq_obj2id for model in self.models]),
+        }
+
+    def restore(self, state: dict[str, Tree]) -> None:
+        """Continues from `state`."""
+        for index in range(self.num_worlds):
+            model, data = self.models[index], self.datas[index]
+            self._set_walls(index, state["walls"][index])
+            self._set_boxes(index, state["box_sizes"][index])
+            self._set_present(index, state["present"][index])
+            self.doors[index] = state["doors"][index]
+            model.eq_data[:] = state["equality"][index]
+            model.eq_obj2id[:] = state["equality_body"][index]
+            mujoco.mj_resetData(model, data)
+            mujoco.mj_setState(model, data, state["physics"][index], _STATE)
+            self.refresh(index)
+
+    def close(self) -> None:
+        """Ends the threads. Safe to call twice."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
