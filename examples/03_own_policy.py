@@ -6,7 +6,7 @@ A policy turns observations into actions. The shortest way to one of your own is
 and the critic of `ActorCritic`, with its heads for every kind of action and its memory, and to
 replace the encoder between the observation and those: here by random Fourier features, with which a
 plain linear layer can follow curves. (For a policy that shares nothing with it, subclass
-`srl.policies.protocol.Policy`; PPO then asks for the method `unroll` too.)
+`srl.policies.protocol.Policy`; PPO then asks for `Unrolls` and `TracksStatistics` too.)
 
 The settings of the network are a dataclass. Its fields can be set like any other: by an object
 here, by `--set network.features=128` on the command line.

@@ -15,6 +15,7 @@ LAYERS = (
     ("resolve", "settings", "resources", "files", "extras"),
     ("arena",),
     ("data",),
+    ("kernels",),
     ("envs", "streams", "services", "policies", "net"),
     ("algorithms", "bridge", "reporting"),
     ("distributed",),

@@ -15,7 +15,7 @@ RETIRED = re.compile(
     re.I,
 )
 """Metaphors that every reader had to look up."""
-OTHER_MEANING = {PACKAGE / "policies" / "nets" / "lstm.py"}
+OTHER_MEANING = {PACKAGE / "kernels" / "lstm.py"}
 """An LSTM has gates."""
 
 

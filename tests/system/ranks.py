@@ -98,7 +98,7 @@ def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
     )
     (batch,) = recorded(folder)
     algorithm = make()
-    algorithm._fast = False
+    algorithm._manual = None
     other = copy.deepcopy(algorithm)
     part = split_batch(batch, rank, count)
 

@@ -1,9 +1,4 @@
-"""Adam (Kingma & Ba 2015) over parameters in one flat array.
-
-`torch.optim.Adam` goes layer by layer, and making one imports torch's compiler. That takes seconds
-of start-up that a trainer has no use for. This class calls the same fused kernel with the same
-state, in a few calls over flat arrays.
-"""
+"""Adam (Kingma & Ba 2015) over parameters in one flat array: by torch's class, or by a kernel."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from torch import nn
 from srl.algorithms.flat_optimizer import FlatOptimizer, names_in
 from srl.data.tree import Tree
 from srl.errors import CheckpointError
+from srl.kernels.adam import AdamState, fused_adam, has_fused_adam
 
 
 class Adam(FlatOptimizer):
@@ -29,7 +25,12 @@ class Adam(FlatOptimizer):
         eps: float = 1e-8,
         betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
+        use_kernels: bool = True,
     ) -> None:
+        """Adam over the parameters that require a gradient; without kernels by `torch.optim.Adam`.
+
+        The state in a checkpoint is the same.
+        """
         super().__init__(parameters)
         self.lr = lr
         self.eps = eps
@@ -38,29 +39,41 @@ class Adam(FlatOptimizer):
         self.exp_avg = torch.zeros_like(self.flat)
         self.exp_avg_sq = torch.zeros_like(self.flat)
         self.num_steps = torch.zeros((), device=self.flat.device)
-        """Steps taken, as a tensor for the kernel."""
-        self._changed_by_steps = (self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
+        """Steps taken."""
+        self._changed_by_steps = AdamState(self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
+        self._of_torch = None if use_kernels and has_fused_adam() else self._make_of_torch()
         self._backup: list[torch.Tensor] = []
 
     @torch.no_grad()
     def step(self) -> None:
         """Moves every parameter."""
-        self.num_steps.add_(1)
-        torch._fused_adam_(
-            [self.flat],
-            [self.grad],
-            [self.exp_avg],
-            [self.exp_avg_sq],
-            [],
-            [self.num_steps],
+        if self._of_torch is not None:
+            self._of_torch.param_groups[0]["lr"] = self.lr
+            self._of_torch.step()
+            return
+        fused_adam(
+            self._changed_by_steps,
+            self.grad,
             lr=self.lr,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
+            betas=self.betas,
             weight_decay=self.weight_decay,
             eps=self.eps,
-            amsgrad=False,
-            maximize=False,
         )
+
+    def _make_of_torch(self) -> torch.optim.Adam:
+        """torch's own Adam over our arrays: its state is ours."""
+        made = torch.optim.Adam(
+            [self.flat],
+            lr=self.lr,
+            betas=self.betas,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            foreach=False,
+        )
+        self.flat.grad = self.grad
+        state = {"step": self.num_steps, "exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}
+        made.state[self.flat] = state
+        return made
 
     def backup(self) -> None:
         """Copies weights and optimizer state into memory that is kept: no new pages for each

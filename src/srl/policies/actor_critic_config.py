@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from srl.errors import ConfigError
+from srl.kernels.switch import Kernels
 from srl.settings import check_types
 
 Activation = Literal["tanh", "relu", "elu"]
@@ -45,6 +46,11 @@ class ActorCriticConfig:
     at the start."""
     value_gain: float = 1.0
     """Initial scale of the critic's last layer."""
+
+    kernels: Kernels = "auto"
+    """What computes: `auto` uses kernels that are written by hand where there are some, `reference`
+    only modules of torch and autograd. `fast` refuses a network without kernels. They learn the
+    same but for rounding."""
 
     def __post_init__(self) -> None:
         check_types(self, "network")

@@ -55,16 +55,6 @@ class Distribution(ABC):
     def kl(self, other: Self) -> torch.Tensor:
         """KL divergence from this distribution to `other`, in nats: [...]."""
 
-    def backward_pass(
-        self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
-    ) -> tuple[torch.Tensor, ...] | None:
-        """The gradients of the distribution's parameters for [N] actions, without autograd.
-
-        They are the gradients of sum(of_log_prob * log_prob(action) + of_entropy * entropy). None:
-        this class does not know them, so autograd must find them.
-        """
-        return None
-
 
 class Categorical(Distribution):
     """One choice of n: logits [..., n], mask [..., n] (True allowed), actions int64 [...]."""
@@ -116,20 +106,6 @@ class Categorical(Distribution):
     def kl(self, other: Categorical) -> torch.Tensor:
         """KL divergence to `other`."""
         return (self.log_probs.exp() * (self.log_probs - other.log_probs)).sum(-1)
-
-    def backward_pass(
-        self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
-    ) -> tuple[torch.Tensor, ...]:
-        """The gradient of the logits [N, n]. It is 0 for choices that are not allowed."""
-        probs = self.log_probs.exp()
-        weight = of_log_prob.unsqueeze(-1)
-        gradient = probs * -weight
-        gradient.scatter_add_(-1, action.unsqueeze(-1), weight)
-        if of_entropy:
-            surprise = probs * self.log_probs
-            entropy = surprise.sum(-1, keepdim=True).neg_()
-            gradient.sub_(surprise.addcmul_(probs, entropy), alpha=of_entropy)
-        return (gradient,)
 
 
 class MultiCategorical(Distribution):
@@ -267,18 +243,6 @@ class DiagGaussian(Distribution):
         return self._sum(
             other.log_std - self.log_std + (variance + distance) / (2 * other_variance) - 0.5
         )
-
-    def backward_pass(
-        self, action: torch.Tensor, of_log_prob: torch.Tensor, of_entropy: float
-    ) -> tuple[torch.Tensor, ...] | None:
-        """The gradients of the mean [N, n] and of the log standard deviation [n]."""
-        if self.mean.dim() != 2:
-            return None
-        inverse = (-self.log_std).exp()
-        scaled = (action - self.mean).mul_(inverse)
-        of_mean = scaled * of_log_prob.unsqueeze(-1)
-        of_log_std = (of_mean * scaled).sum(0).sub_(of_log_prob.sum())
-        return of_mean.mul_(inverse), of_log_std.add_(of_entropy * len(action))
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
         return values.sum(self._axes) if self._axes else values

@@ -1,15 +1,22 @@
-"""The interface of policies, as policy workers and algorithms use it."""
+"""The interface of policies, as policy workers and algorithms use it.
+
+Every policy is a `Policy`. What an algorithm asks for beyond that is a protocol here, and the
+algorithm's `check` refuses a policy without it. PPO asks for `Unrolls` and `TracksStatistics`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from srl.data.spec import AgentSpec
 from srl.data.tree import Tree
+from srl.errors import ConfigError
+from srl.kernels.switch import Kernels
+from srl.policies.distributions import Distribution
 
 
 class Act(NamedTuple):
@@ -18,6 +25,48 @@ class Act(NamedTuple):
     action: torch.Tensor
     policy_state: Tree
     extras: Tree
+
+
+class Unroll(NamedTuple):
+    """The outputs of a policy over a sequence, with gradients."""
+
+    distribution: Distribution
+    """The distribution over actions, [T, B]."""
+    value: torch.Tensor
+    """float32 [T, B], in units of reward."""
+    policy_state: Tree
+    """[B, ...] the policy state after the last tick, or None."""
+
+
+class ForwardPass(NamedTuple):
+    """The outputs of a policy for [N] observations without a graph, for `ManualGradients`."""
+
+    distribution: Distribution
+    value: torch.Tensor
+    """float32 [N], in units of reward."""
+    inputs: list[list[torch.Tensor]]
+    """The input of each layer, by tower."""
+
+
+class ManualGradients(Protocol):
+    """Computes the gradients of all parameters of a policy without autograd."""
+
+    def forward_pass(self, obs: Tree, action_mask: torch.Tensor | None) -> ForwardPass:
+        """The distribution and the value of [N, ...], without a graph."""
+
+    def backward_pass(
+        self,
+        forward: ForwardPass,
+        action: torch.Tensor,
+        of_log_prob: torch.Tensor,
+        of_entropy: float,
+        of_value: torch.Tensor,
+    ) -> None:
+        """Overwrites the gradients of all parameters.
+
+        `of_log_prob`, `of_entropy` and `of_value` are the loss gradients of [N] log probabilities
+        of actions, entropies and values.
+        """
 
 
 class Policy(nn.Module, ABC):
@@ -35,6 +84,10 @@ class Policy(nn.Module, ABC):
     """Tree of ArraySpec that each reply carries into the trajectory."""
     state_spec: Tree = None
     """Tree of ArraySpec of the policy state for one row, or None."""
+    kernels: Kernels = "auto"
+    """Whether an algorithm uses kernels for this policy, too."""
+    manual_gradients: ManualGradients | None = None
+    """Gradients that equal those of `unroll` under autograd, if the policy has some."""
 
     def __init__(self, agent: AgentSpec, config: Any) -> None:
         super().__init__()
@@ -64,3 +117,71 @@ class Policy(nn.Module, ABC):
         Until the next call only `act` uses the weights, so a policy may keep them in a form that
         acts faster.
         """
+
+
+@runtime_checkable
+class Unrolls(Protocol):
+    """A policy that shows its distribution and its value over sequences, with gradients."""
+
+    def unroll(
+        self,
+        obs: Tree,
+        policy_state: Tree,
+        is_first: torch.Tensor,
+        active: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+    ) -> Unroll:
+        """The distribution and the value at every tick of [T, B, ...], with gradients.
+
+        `policy_state` [B, ...] is the state that was fed in at the first tick. `active` [T, B]
+        marks the ticks at which the policy was asked (acted or truncated). At other ticks the
+        policy state does not change, and the outputs mean nothing.
+        """
+
+
+@runtime_checkable
+class TracksStatistics(Protocol):
+    """A policy with running statistics, which the learner updates with what it consumes.
+
+    A policy without statistics inherits this class: its methods do nothing.
+    """
+
+    @property
+    def value_scale(self) -> torch.Tensor | float:
+        """Units of reward per unit of the critic's output; a value loss divides by it."""
+        return 1.0
+
+    def track_obs(self, obs: Tree, mask: torch.Tensor) -> None:
+        """Updates the observation statistics with the single frames [T, B, ...] where `mask` [T, B]
+        is set.
+
+        Called once for each update, after training.
+        """
+        return
+
+    def track_returns(self, returns: torch.Tensor) -> None:
+        """Updates the return statistics with [N] returns, in units of reward.
+
+        Called once for each update, before training. It must not change any value.
+        """
+        return
+
+
+def require_protocol(policy: Policy, protocol: type, asked_by: str, advice: str) -> None:
+    """Raises a ConfigError unless `policy` has all members of a protocol.
+
+    `asked_by` is the algorithm's name, and `advice` says what to do.
+    """
+    members = [
+        name
+        for name, member in vars(protocol).items()
+        if not name.startswith("_") and (callable(member) or isinstance(member, property))
+    ]
+    missing = [name for name in members if not hasattr(policy, name)]
+    if missing:
+        kind = type(policy)
+        raise ConfigError(
+            f"algorithm: {asked_by} expects a policy with {', '.join(members)} "
+            f"({protocol.__module__}.{protocol.__name__}), got {kind.__module__}."
+            f"{kind.__qualname__} without {' and '.join(missing)}. {advice}"
+        )

@@ -23,11 +23,13 @@ from srl.algorithms.ppo.surrogate import LossTerms, surrogate
 from srl.algorithms.registry import find_algorithm
 from srl.data.codec import load_state, save_state
 from srl.data.records import SampleBatch, TrainResult
-from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.stacking import push_frame
 from srl.data.tree import leaves, tree_map
 from srl.errors import CheckpointError, ConfigError, LearnError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
+from srl.policies.distributions import Categorical
+from srl.policies.protocol import TracksStatistics, Unroll
 from srl.policies.random import RandomPolicy
 from srl.settings import convert, describe
 
@@ -407,51 +409,6 @@ def test_an_update_can_be_undone(name: str) -> None:
     assert learn(algorithm, random_batch(algorithm, 1)) == expected
 
 
-@pytest.mark.parametrize("name", ["ff", "normalised"])
-@pytest.mark.parametrize("action", [Discrete(4), Box(shape=(2,), low=(-1.0,) * 2, high=(1.0,) * 2)])
-@pytest.mark.parametrize("value_clip", [None, 0.1])
-def test_gradients_by_hand_are_those_of_the_graph(
-    name: str, action: Discrete | Box, value_clip: float | None
-) -> None:
-    torch.manual_seed(0)
-    agent = AgentSpec(
-        obs=ArraySpec(shape=(3,)), action=action, has_action_mask=isinstance(action, Discrete)
-    )
-    policy = ActorCritic(agent, ActorCriticConfig(hidden_sizes=(8, 8), **NETWORKS[name]))
-    for parameter in policy.parameters():
-        parameter.data.add_(0.3 * torch.randn_like(parameter))
-    algorithm = PPO(policy, PPOConfig(value_clip=value_clip))
-    if policy.return_scale is not None:
-        policy.return_scale.track(3 + 2 * torch.randn(50))
-    discrete, num = isinstance(action, Discrete), 33
-    mask = torch.rand(1, num, 4) < 0.7
-    chosen = torch.randint(0, 4, (1, num))
-    minibatch = Minibatch(
-        obs=torch.randn(1, num, 3),
-        policy_state=None,
-        is_first=torch.zeros(1, num, dtype=torch.bool),
-        active=torch.ones(1, num, dtype=torch.bool),
-        action_mask=mask.scatter(-1, chosen.unsqueeze(-1), True) if discrete else None,
-        burn_in=0,
-        all_action=chosen if discrete else torch.randn(1, num, 2),
-        valid=None,
-        log_prob=-1 + 0.3 * torch.randn(num),
-        value=torch.randn(num),
-        advantage=torch.randn(num),
-        target=torch.randn(num),
-        samples=torch.arange(num),
-    )
-    assert algorithm._fast
-    loss, metrics = algorithm._find_gradients(minibatch)
-    expected = algorithm.optimizer.grad.clone()
-    algorithm.optimizer.grad.fill_(torch.nan)
-    found, terms = algorithm._find_gradients_fast(minibatch)
-    torch.testing.assert_close(found, loss)
-    torch.testing.assert_close(algorithm.optimizer.grad, expected, rtol=1e-4, atol=1e-6)
-    for key, value in metrics.items():
-        torch.testing.assert_close(terms[key], value)
-
-
 def test_value_clip_and_no_gradient_bound_run() -> None:
     algorithm, _ = make(NETWORKS["normalised"], value_clip=0.2, max_grad_norm=None)
     assert np.isfinite(learn(algorithm, random_batch(algorithm))["value_loss"])
@@ -508,7 +465,7 @@ def test_an_own_loss_is_a_few_lines() -> None:
     _, config = make({})
     algorithm = Reinforce(make({})[0].policy, config)
     metrics = learn(algorithm, random_batch(algorithm))
-    assert not algorithm._fast
+    assert algorithm._manual is None
     assert "policy_loss" in metrics
     assert "approx_kl" not in metrics
 
@@ -520,8 +477,51 @@ def test_policies_that_cannot_be_trained_are_refused() -> None:
     ):
         PPO.check(PPOConfig(), policy)
     policy.extras_spec = {"log_prob": ArraySpec(), "value": ArraySpec()}
-    with pytest.raises(ConfigError, match="a method `unroll`, got RandomPolicy without"):
+    with pytest.raises(ConfigError, match=r"a policy with unroll \(srl\.policies\.protocol\.Unro"):
         PPO.check(PPOConfig(), policy)
+
+
+class Minimal(RandomPolicy):
+    """What PPO asks for, and no more."""
+
+    def __init__(self, agent: AgentSpec, config: Any) -> None:
+        super().__init__(agent, config)
+        self.extras_spec = {"log_prob": ArraySpec(), "value": ArraySpec()}
+        self.linear = torch.nn.Linear(3, 5)
+
+    def unroll(
+        self,
+        obs: Any,
+        policy_state: Any,
+        is_first: torch.Tensor,
+        active: torch.Tensor,
+        action_mask: torch.Tensor | None = None,
+    ) -> Unroll:
+        out = self.linear(obs)
+        return Unroll(Categorical(out[..., :4], action_mask), out[..., 4], None)
+
+
+class WithoutStatistics(Minimal, TracksStatistics):
+    """Its statistics are those of the protocol: none."""
+
+
+def test_a_policy_without_statistics_says_so() -> None:
+    policy = Minimal(AGENT, Minimal.Config())
+    with pytest.raises(ConfigError) as caught:
+        PPO.check(PPOConfig(), policy)
+    assert str(caught.value) == (
+        "algorithm: PPO expects a policy with value_scale, track_obs, track_returns "
+        f"(srl.policies.protocol.TracksStatistics), got {Minimal.__module__}.Minimal without "
+        "value_scale and track_obs and track_returns. If it has no running statistics, inherit "
+        "TracksStatistics, which does nothing."
+    )
+    policy = WithoutStatistics(AGENT, Minimal.Config())
+    algorithm = PPO(policy, PPOConfig(rollout_length=8))
+    before = weights(algorithm)
+    *_, result = algorithm.update(random_batch(make({})[0]), 0.0)
+    assert result is not None
+    assert np.isfinite(result.metrics["loss"])
+    assert not torch.equal(before["linear.weight"], policy.linear.weight)
 
 
 def test_a_checkpoint_of_another_network_is_refused() -> None:

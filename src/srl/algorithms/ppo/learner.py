@@ -4,8 +4,8 @@ episodes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -13,37 +13,22 @@ from srl.algorithms.adam import Adam
 from srl.algorithms.collective import Collective
 from srl.algorithms.flat_optimizer import FlatOptimizer
 from srl.algorithms.ops.gae import gae
-from srl.algorithms.ops.masking import explained_variance
 from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.ppo.evaluate import PolicyOutputs, evaluate, evaluate_all
+from srl.algorithms.ppo.fast import fast_surrogate, gradients_by_hand
 from srl.algorithms.ppo.global_batch import GlobalBatch
+from srl.algorithms.ppo.metrics import Metrics, batch_metrics, means
 from srl.algorithms.ppo.minibatches import minibatches
-from srl.algorithms.ppo.rollout import Minibatch, Rollout, evaluate_all
-from srl.algorithms.ppo.surrogate import (
-    LossTerms,
-    LossWeights,
-    SurrogateSamples,
-    surrogate,
-    surrogate_with_gradients,
-)
+from srl.algorithms.ppo.rollout import Minibatch, Rollout
+from srl.algorithms.ppo.surrogate import LossWeights, SurrogateSamples, surrogate
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
 from srl.algorithms.torch_optimizer import as_flat
 from srl.data.records import SampleBatch, TrainResult
-from srl.data.tree import Tree, tree_map
+from srl.data.tree import Tree
 from srl.errors import ConfigError, LearnError
-from srl.policies.actor_critic import ActorCritic
 from srl.policies.nets.norm import RunningNorm
-from srl.policies.protocol import Policy
-
-Metrics = dict[str, torch.Tensor]
-
-
-class PolicyOutputs(NamedTuple):
-    """The current outputs of the policy for the N samples of a minibatch, with gradients."""
-
-    log_prob: torch.Tensor
-    entropy: torch.Tensor
-    value: torch.Tensor
+from srl.policies.protocol import Policy, TracksStatistics, Unrolls, require_protocol
 
 
 class PPO(Algorithm):
@@ -67,8 +52,12 @@ class PPO(Algorithm):
         seed: int = 0,
     ) -> None:
         self.check(config, policy)
+        assert isinstance(policy, Unrolls)
+        assert isinstance(policy, TracksStatistics)
         self.device = torch.device(device)
         self.policy = policy.to(self.device)
+        self._sequences: Unrolls = policy
+        self._statistics: TracksStatistics = policy
         self.config = config
         self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
         self.num_updates = 0
@@ -76,14 +65,10 @@ class PPO(Algorithm):
         """Share of the experiment that is over, for schedules."""
         self._generator = seeded(seed)
         own = type(self)
-        self._fast = (
-            isinstance(policy, ActorCritic)
-            and policy.has_manual_gradients
-            # A subclass with another objective needs autograd.
-            and own.loss is PPO.loss
-            and own.evaluate is PPO.evaluate
-            and type(policy).unroll is ActorCritic.unroll
-        )
+        # A subclass with another objective needs autograd.
+        own_loss = own.loss is not PPO.loss or own.evaluate is not PPO.evaluate
+        self._manual = None if own_loss else policy.manual_gradients
+        self._surrogate = surrogate if policy.kernels == "reference" else fast_surrogate
         self._unsynced_buffers: list[torch.Tensor] = []
         """Buffers that each trainer would change in a different way."""
         self._buffer_backup: list[torch.Tensor] = []
@@ -111,11 +96,13 @@ class PPO(Algorithm):
                 f"got {name} with {sorted(offered) or 'none'}. Use policy=actor_critic, or add "
                 f"{' and '.join(missing)}."
             )
-        if not callable(getattr(policy, "unroll", None)):
-            raise ConfigError(
-                f"algorithm: {cls.__name__} expects a policy with a method `unroll`, "
-                f"got {name} without. See ActorCritic.unroll."
-            )
+        require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
+        require_protocol(
+            policy,
+            TracksStatistics,
+            cls.__name__,
+            "If it has no running statistics, inherit TracksStatistics, which does nothing.",
+        )
 
     def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
         """The optimizer of `self.policy`'s parameters: Adam, or one of `torch.optim`.
@@ -125,7 +112,12 @@ class PPO(Algorithm):
         scales its own learning rates; `algorithm.learning_rate` counts only where you pass it on.
         """
         config = self.config
-        return Adam(self.policy.parameters(), lr=config.learning_rate, eps=config.adam_eps)
+        return Adam(
+            self.policy.parameters(),
+            lr=config.learning_rate,
+            eps=config.adam_eps,
+            use_kernels=self.policy.kernels != "reference",
+        )
 
     def targets(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Advantages and value targets, [T, B] each."""
@@ -137,7 +129,7 @@ class PPO(Algorithm):
             "truncated": rollout.truncated,
         }
         if config.use_vtrace:
-            log_prob, value = evaluate_all(self.policy, rollout)
+            log_prob, value = evaluate_all(self._sequences, rollout)
             traced = vtrace(
                 log_ratio=log_prob - rollout.log_prob,
                 value=value,
@@ -156,33 +148,17 @@ class PPO(Algorithm):
         that count."""
         now = self.evaluate(minibatch)
         minibatch.set_proximal(now.log_prob.detach(), now.value.detach())
-        loss, terms = surrogate(*now, *self._objective(minibatch))
-        return loss, LossTerms(*terms.unbind())._asdict()
+        loss, terms = self._surrogate(*now, *self._objective(minibatch))
+        return loss, terms._asdict()
 
     def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
         """Half the squared critic error in the units of its last layer, for a loss of your own."""
-        scale = getattr(self.policy, "value_scale", 1.0)
-        return 0.5 * ((value - minibatch.target) / scale).square().mean()
+        error = (value - minibatch.target) / self._statistics.value_scale
+        return 0.5 * error.square().mean()
 
     def evaluate(self, minibatch: Minibatch) -> PolicyOutputs:
-        """Runs the policy over a minibatch with gradients; the burn-in runs without."""
-        obs, state, skip = minibatch.obs, minibatch.policy_state, minibatch.burn_in
-        is_first, active, mask = minibatch.is_first, minibatch.active, minibatch.action_mask
-        if skip:
-            with torch.no_grad():
-                before = _ticks(obs, slice(0, skip))
-                masks = None if mask is None else mask[:skip]
-                state = self._unroll(
-                    before, state, is_first[:skip], active[:skip], masks
-                ).policy_state
-            obs, is_first, active = _ticks(obs, slice(skip, None)), is_first[skip:], active[skip:]
-            mask = None if mask is None else mask[skip:]
-        distribution, value, _ = self._unroll(obs, state, is_first, active, mask)
-        return PolicyOutputs(
-            minibatch.select(distribution.log_prob(minibatch.all_action)),
-            minibatch.select(distribution.entropy()),
-            minibatch.select(value),
-        )
+        """The current outputs of the policy for the samples of a minibatch, with gradients."""
+        return evaluate(self._sequences, minibatch)
 
     def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """The rewards that the loss sees."""
@@ -205,13 +181,13 @@ class PPO(Algorithm):
             # Fresh networks choose almost uniformly for any input, so the statistics may change
             # before the first training. Later that would move the policy away from the rollout's
             # log_probs.
-            self._track_obs(rollout)
+            self._track(self._statistics.track_obs, *rollout.frames())
         if config.use_vtrace:
             rollout.bound_by_behaviour()
         rollout.set_targets(*self.targets(rollout))
         global_batch = GlobalBatch(rollout, batch.num_fragments, self.ranks)
-        summary = self._summary(global_batch)
-        self._track_returns(rollout)
+        summary = batch_metrics(global_batch)
+        self._track(self._statistics.track_returns, rollout.select(rollout.target))
         records: list[Metrics] = []
         epochs_done = 0
         for _ in range(config.epochs):
@@ -235,11 +211,11 @@ class PPO(Algorithm):
                 if float(divergence) > config.target_kl:
                     break
         if not first:
-            self._track_obs(rollout)
+            self._track(self._statistics.track_obs, *rollout.frames())
         for buffer in self._unsynced_buffers:
             buffer.copy_(self.ranks.gather(buffer)[0])
         self.num_updates += 1
-        metrics = _means(records) | {name: float(value) for name, value in summary.items()}
+        metrics = means(records) | {name: float(value) for name, value in summary.items()}
         metrics["learning_rate"] = self.optimizer.lr
         metrics["entropy_coefficient"] = config.entropy_coefficient_at(progress)
         metrics["epochs_done"] = float(epochs_done)
@@ -297,7 +273,7 @@ class PPO(Algorithm):
             value=minibatch.value,
             advantage=minibatch.advantage,
             target=minibatch.target,
-            value_scale=getattr(self.policy, "value_scale", 1.0),
+            value_scale=self._statistics.value_scale,
         )
         weights = LossWeights(
             clip=config.clip,
@@ -309,36 +285,17 @@ class PPO(Algorithm):
 
     def _find_gradients(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
         """Computes the loss, and writes the gradients of all parameters."""
+        if self._manual is not None:
+            loss, terms = gradients_by_hand(self._manual, minibatch, self._objective)
+            return loss, terms._asdict()
         self.optimizer.zero_grad()
         loss, metrics = self.loss(minibatch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), metrics
 
-    @torch.no_grad()
-    def _find_gradients_fast(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
-        """As `_find_gradients`, without a graph: so many small nodes take longer than their
-        arithmetic."""
-        policy = self.policy
-        assert isinstance(policy, ActorCritic)
-        obs = tree_map(lambda leaf: leaf[0], minibatch.obs)
-        mask = None if minibatch.action_mask is None else minibatch.action_mask[0]
-        action = minibatch.all_action[0]
-        now = policy.forward_pass(obs, mask)
-        log_prob = now.distribution.log_prob(action)
-        minibatch.set_proximal(log_prob, now.value)
-        result = surrogate_with_gradients(
-            log_prob,
-            now.distribution.entropy(),
-            now.value,
-            *self._objective(minibatch),
-        )
-        policy.backward_pass(now, action, result.of_log_prob, result.of_entropy, result.of_value)
-        return result.loss, LossTerms(*result.terms.unbind())._asdict()
-
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
-        find = self._find_gradients_fast if self._fast else self._find_gradients
-        loss, metrics = find(minibatch)
+        loss, metrics = self._find_gradients(minibatch)
         if self.ranks.count > 1:
             loss, metrics = self._together(loss, metrics, minibatch.share)
         norm = self.optimizer.clip(self.config.max_grad_norm)
@@ -366,52 +323,11 @@ class PPO(Algorithm):
         numbers = total[size:]
         return numbers[0], dict(zip(metrics, numbers[1:].unbind(), strict=True))
 
-    def _summary(self, global_batch: GlobalBatch) -> Metrics:
-        """Metrics of the global batch."""
-        advantage = global_batch.select(global_batch.advantage)
-        target = global_batch.select(global_batch.target)
-        if not len(target):
-            return {"num_samples": target.new_zeros(())}
-        return {
-            "num_samples": target.new_tensor(len(target)),
-            "explained_variance": explained_variance(
-                global_batch.select(global_batch.value), target
-            ),
-            "advantage_mean": advantage.mean(),
-            "advantage_std": advantage.std(correction=0),
-            "return_mean": target.mean(),
-        }
-
-    def _track_obs(self, rollout: Rollout) -> None:
-        self._track("track_obs", *rollout.frames())
-
-    def _track_returns(self, rollout: Rollout) -> None:
-        self._track("track_returns", rollout.select(rollout.target))
-
-    def _track(self, method: str, *values: Any) -> None:
-        """Updates the policy's running statistics, if it has any."""
-        track = getattr(self.policy, method, None)
-        if track is None:
-            return
+    def _track(self, track: Callable[..., None], *values: Any) -> None:
+        """Updates the policy's running statistics."""
         try:
             track(*values)
         except LearnError as error:
             raise LearnError(
                 f"update {self.num_updates}: {error} Look at what the environment returns."
             ) from None
-
-    def _unroll(self, *args: Any) -> Any:
-        return self.policy.unroll(*args)  # type: ignore[operator]
-
-
-def _ticks(tree: Tree, ticks: slice) -> Tree:
-    return tree_map(lambda leaf: leaf[ticks], tree)
-
-
-def _means(records: list[Metrics]) -> dict[str, float]:
-    """The mean of each metric over minibatches, with one transfer from the device."""
-    if not records:
-        return {}
-    names = list(records[0])
-    table = torch.stack([torch.stack([m[name].float() for name in names]) for m in records])
-    return dict(zip(names, table.mean(0).tolist(), strict=True))

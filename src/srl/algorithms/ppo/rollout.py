@@ -243,27 +243,6 @@ class Rollout:
         return torch.from_numpy(index.reshape(-1, spec.stack)).to(self.device)
 
 
-@torch.no_grad()
-def evaluate_all(policy: Policy, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log probabilities and values of a policy at all ticks, [T + 1, B]; computed a few rows at a
-    time."""
-    rows_at_once = max(1, 8192 // rollout.ticks)
-    ticks = torch.arange(rollout.ticks, device=rollout.device).unsqueeze(1) * rollout.rows
-    found = []
-    for rows in torch.split(torch.arange(rollout.rows, device=rollout.device), rows_at_once):
-        index = ticks + rows
-        active, acted = rollout.active[:, rows], rollout.acted[:, rows]
-        mask = None if rollout.action_mask is None else rollout.action_mask[:, rows]
-        state = None if rollout.policy_state is None else rollout.state_at(index[0])
-        obs = rollout.obs_at(index, active)
-        distribution, value, _ = policy.unroll(  # type: ignore[operator]
-            obs, state, rollout.is_first[:, rows], active, mask
-        )
-        action = zero_outside(acted, rollout.action[:, rows])
-        found.append((distribution.log_prob(action), value))
-    return torch.cat([f[0] for f in found], 1), torch.cat([f[1] for f in found], 1)
-
-
 def _at(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
     """`x[where]` for an index of any shape; for pixels it is many times faster than that."""
     return x.index_select(0, where.flatten()).view(*where.shape, *x.shape[1:])

@@ -73,7 +73,8 @@ class CNN(nn.Module):
             image = image.movedim(-1, -3)
         if self._stacked_images:
             image = image.flatten(1, 2)
-        return torch.relu_(self.linear(self._convolve(_interleaved(image).float())))
+        pixels = _interleaved(image).to(torch.get_default_dtype())
+        return torch.relu_(self.linear(self._convolve(pixels)))
 
     def _convolve(self, image: torch.Tensor) -> torch.Tensor:
         # Scale the first weights instead of the pixels: there are far fewer of them.

@@ -26,10 +26,11 @@ class Vector(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, ...] to [N, num_outputs]."""
-        if x.dim() == 2 and x.dtype == torch.float32:  # The usual case needs no change.
+        dtype = torch.get_default_dtype()
+        if x.dim() == 2 and x.dtype == dtype:  # The usual case needs no change.
             return x
-        numbers = x.reshape(x.shape[0], -1).float()
-        # Bytes that were normalised arrive as float32.
+        numbers = x.reshape(x.shape[0], -1).to(dtype)
+        # Bytes that were normalised arrive as floats.
         return numbers / 255.0 if x.dtype == torch.uint8 else numbers
 
 
@@ -103,14 +104,20 @@ class ObsNorm(nn.Module):
 
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the same leaves, with numbers normalised."""
-        normed = {p: n(flat_obs[p].float()) for p, n in zip(self.specs, self.norms, strict=True)}
-        return {**flat_obs, **normed}
+        dtype = torch.get_default_dtype()
+        norms = zip(self.specs, self.norms, strict=True)
+        return {**flat_obs, **{path: norm(flat_obs[path].to(dtype)) for path, norm in norms}}
 
     def track(self, flat_obs: dict[str, torch.Tensor], mask: torch.Tensor) -> None:
         """Updates the statistics with the single frames [T, B, ...] where `mask` [T, B] is set."""
         for path, norm in zip(self.specs, self.norms, strict=True):
             assert isinstance(norm, RunningNorm)
             norm.track(flat_obs[path][mask], f"obs.{path}" if path else "obs")
+
+
+def flat_obs(obs: Tree) -> dict[str, torch.Tensor]:
+    """Observations by path; those that are one array have the path ""."""
+    return {"": obs} if isinstance(obs, torch.Tensor) else flatten(obs)
 
 
 def has_image(obs: Tree) -> bool:

@@ -9,7 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from srl.data.spec import ActionSpec, Box, Discrete, MultiBinary, MultiDiscrete
+from srl.kernels.sampling import ChoiceSampler, VectorSampler
 from srl.policies.distributions import (
+    FORBIDDEN,
     Bernoulli,
     Categorical,
     DiagGaussian,
@@ -17,7 +19,6 @@ from srl.policies.distributions import (
     MultiCategorical,
 )
 from srl.policies.nets.mlp import orthogonal
-from srl.policies.sampling import ChoiceSampler, VectorSampler
 
 
 class ActionHead(nn.Module):
@@ -55,16 +56,16 @@ class ActionHead(nn.Module):
                 mean = out if len(shape) == 1 else out.reshape(*out.shape[:-1], *shape)
                 return DiagGaussian(mean, self.log_std, len(shape))
 
-    def drawing(self, out: torch.Tensor) -> ChoiceSampler | VectorSampler | None:
-        """A sampler for the distribution over `out.t()`; None where only the distribution itself
-        can sample.
+    def make_sampler(self, out: torch.Tensor) -> ChoiceSampler | VectorSampler | None:
+        """A kernel that samples from the distribution over `out.t()`; None where only the
+        distribution itself can sample.
 
         It reads `out` [parameters, rows] at every call, so the caller writes new parameters into
         that memory.
         """
         match self.action:
             case Discrete() if out.is_cpu:
-                return ChoiceSampler(out)
+                return ChoiceSampler(out, FORBIDDEN)
             case Box(shape) if out.is_cpu and len(shape) == 1:
                 return VectorSampler(out, self.log_std)
         return None

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from srl.kernels.towers import ACTIVATED
 from srl.policies.actor_critic_config import Activation
-from srl.policies.nets.towers import ACTIVATED
 
 # In place: the gradient of a linear layer does not need its output, and this touches less memory.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -41,6 +41,8 @@ class MLP(nn.Module):
         widths = [num_inputs, *sizes]
         self.layers = nn.ModuleList(orthogonal(nn.Linear(a, b)) for a, b in pairwise(widths))
         self.activation = activation
+        self.use_kernels = True
+        """Whether layers without gradients run by kernels."""
         self.num_outputs = widths[-1]
         # The same parameters again, outside of the module tree: at a few rows, finding them in the
         # tree takes longer than the arithmetic.
@@ -48,7 +50,7 @@ class MLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[N, num_inputs] to [N, num_outputs]."""
-        if not torch.is_grad_enabled():
+        if self.use_kernels and not torch.is_grad_enabled():
             activated = ACTIVATED[self.activation]
             for weight, bias in self.in_order:
                 x = activated(x, weight, bias)  # type: ignore[arg-type]

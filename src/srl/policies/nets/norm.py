@@ -39,9 +39,14 @@ class RunningNorm(nn.Module):
         """The standard deviation so far; 1 before any values."""
         return (self.var + EPSILON).sqrt()
 
+    @property
+    def factor(self) -> torch.Tensor:
+        """One over the standard deviation so far."""
+        return (self.var + EPSILON).rsqrt()
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., *shape] in units of standard deviations, clipped."""
-        return ((x - self.mean) * (self.var + EPSILON).rsqrt()).clamp(-self.clip, self.clip)
+        return ((x - self.mean) * self.factor).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
     def track(self, values: torch.Tensor, name: str = "values") -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from srl.policies.nets.lstm import lstm_unroll
+from srl.kernels.lstm import lstm_unroll
 
 State = dict[str, torch.Tensor]
 
@@ -24,6 +24,8 @@ class RecurrentCore(nn.Module):
             nn.LSTM(num_inputs, size) if kind == "lstm" else nn.GRU(num_inputs, size)
         )
         self.num_outputs = size
+        self.use_kernels = True
+        """Whether the kernel for LSTMs runs over ticks at which some rows are reset or held."""
         for name, weight in self.rnn.named_parameters():
             if name.startswith("weight"):
                 nn.init.orthogonal_(weight)
@@ -45,7 +47,7 @@ class RecurrentCore(nn.Module):
         `active`."""
         if bool(active.all()) and not bool(is_first[1:].any()):
             return self._unroll_at_once(x, reset(state, is_first[0]))
-        if len(self.keys) == 2:
+        if self.use_kernels and len(self.keys) == 2:
             weights = self.rnn.all_weights[0]
             out, c = lstm_unroll(x, state["h"], state["c"], weights, is_first, active)
             return out, {"h": out[-1], "c": c}
@@ -53,7 +55,8 @@ class RecurrentCore(nn.Module):
         outputs = []
         for t, features in enumerate(x.unbind()):
             state = reset(state, is_first[t])
-            state = {"h": torch.where(moves[t], self.step(features, state)["h"], state["h"])}
+            after = self.step(features, state)
+            state = {key: torch.where(moves[t], after[key], state[key]) for key in self.keys}
             outputs.append(state["h"])
         return torch.stack(outputs), state
 

@@ -1,5 +1,7 @@
 """Several fully connected networks (towers) over one input, with gradients written by hand.
 
+Equal to linear layers and activations of torch under autograd (`srl.policies.nets.mlp`).
+
 Two small towers are the usual actor and critic for vector observations. Autograd would record a
 node for every operation of them. At a few hundred rows that costs as much as the arithmetic. Here
 all towers are one node. Layers run through `ACTIVATED`, which inference uses, too.

@@ -1,9 +1,9 @@
 """Samples actions from the outputs of packed towers, with numpy.
 
-The classes do what `Categorical.draw` and `DiagGaussian.draw` do, for a few rows on a CPU. There a
-call of numpy costs a third of a call of torch, and new memory costs as much as the arithmetic. So a
-sampler is made once for a number of rows, and keeps all memory that it writes. The noise comes from
-the caller's torch generator: the same numbers as in the distributions.
+Equal to `Categorical.draw` and `DiagGaussian.draw` in `srl.policies.distributions`, for a few rows
+on a CPU. There a call of numpy costs a third of a call of torch, and new memory costs as much as
+the arithmetic. So a sampler is made once for a number of rows, and keeps all memory that it writes.
+The noise comes from the caller's torch generator: the same numbers as in the distributions.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ import math
 import numpy as np
 import torch
 
-from srl.policies.distributions import FORBIDDEN
-
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class ChoiceSampler:
     """Samples one choice of n for each row."""
 
-    def __init__(self, logits: torch.Tensor) -> None:
-        """Takes the logits [n, rows], which every call reads and overwrites."""
+    def __init__(self, logits: torch.Tensor, forbidden: float) -> None:
+        """Takes the logits [n, rows], which every call reads and overwrites.
+
+        `forbidden` is the logit of a choice that is not allowed.
+        """
         size, rows = logits.shape
+        self._forbidden = forbidden
         self.action = torch.empty(rows, dtype=torch.int64)
         """int64 [rows]: the choices of the last call."""
-        self.log_prob = torch.empty(rows)
-        """float32 [rows]: the log probabilities of the last call."""
-        self._noise = torch.empty(rows, size)
+        self.log_prob = torch.empty(rows, dtype=logits.dtype)
+        """float [rows]: the log probabilities of the last call."""
+        self._noise = torch.empty(rows, size, dtype=logits.dtype)
         self._logits, self._exponential = logits.numpy(), self._noise.numpy().T
         self._action, self._log_prob = self.action.numpy(), self.log_prob.numpy()
-        self._scores = np.empty((size, rows), np.float32)
-        self._per_row = np.empty(rows, np.float32)
+        self._scores = np.empty((size, rows), self._logits.dtype)
+        self._per_row = np.empty(rows, self._logits.dtype)
         self._columns = np.arange(rows)
 
     def __call__(
@@ -42,7 +44,7 @@ class ChoiceSampler:
         allowed."""
         logits, scores, per_row = self._logits, self._scores, self._per_row
         if mask is not None:
-            np.copyto(logits, FORBIDDEN, where=~mask.numpy().T)
+            np.copyto(logits, self._forbidden, where=~mask.numpy().T)
         np.maximum.reduce(logits, 0, out=per_row)
         np.subtract(logits, per_row, logits)
         np.exp(logits, scores)
@@ -64,15 +66,15 @@ class VectorSampler:
     def __init__(self, mean: torch.Tensor, log_std: torch.Tensor) -> None:
         """Takes means [n, rows] and log standard deviations [n], which every call reads."""
         size, rows = mean.shape
-        self.action = torch.empty(rows, size)
-        """float32 [rows, n]: the vectors of the last call."""
-        self.log_prob = torch.empty(rows)
-        """float32 [rows]: the log probabilities of the last call."""
-        self._noise = torch.empty(rows, size)
+        self.action = torch.empty(rows, size, dtype=mean.dtype)
+        """float [rows, n]: the vectors of the last call."""
+        self.log_prob = torch.empty(rows, dtype=mean.dtype)
+        """float [rows]: the log probabilities of the last call."""
+        self._noise = torch.empty(rows, size, dtype=mean.dtype)
         self._mean, self._log_std = mean.numpy().T, log_std.detach().numpy()
         self._action, self._log_prob = self.action.numpy(), self.log_prob.numpy()
         self._scaled = self._noise.numpy()
-        self._std = np.empty(size, np.float32)
+        self._std = np.empty(size, self._mean.dtype)
         self._scale = size * _HALF_LOG_TWO_PI
 
     def __call__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from srl.policies.nets.lstm import lstm_unroll
+from srl.kernels.lstm import lstm_unroll
 
 TICKS, ROWS, INPUTS, SIZE = 7, 5, 3, 4
 

@@ -1,11 +1,17 @@
-"""PPO's objective against the formula, differentiated by torch."""
+"""PPO's objective and its kernel against the formula, differentiated by torch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from srl.algorithms.ppo.fast import fast_surrogate
 from srl.algorithms.ppo.surrogate import LossTerms, LossWeights, SurrogateSamples, surrogate
+
+Objective = Callable[..., tuple[torch.Tensor, LossTerms]]
+OBJECTIVES = pytest.mark.parametrize("objective", [surrogate, fast_surrogate])
 
 
 def reference(
@@ -34,11 +40,12 @@ def reference(
     )
 
 
+@OBJECTIVES
 @pytest.mark.parametrize("value_clip", [None, 0.3])
 @pytest.mark.parametrize("scale", [1.0, 2.5])
 @pytest.mark.parametrize("older", [False, True])
 def test_loss_and_gradients_are_those_of_the_formula(
-    value_clip: float | None, scale: float, older: bool
+    objective: Objective, value_clip: float | None, scale: float, older: bool
 ) -> None:
     torch.manual_seed(0)
     num = 64
@@ -54,8 +61,7 @@ def test_loss_and_gradients_are_those_of_the_formula(
         value + 0.5 * torch.randn(num).double(),
     ]
     ours, theirs = ([x.clone().requires_grad_() for x in now] for _ in range(2))
-    loss, means = surrogate(*ours, samples, weights)
-    terms = LossTerms(*means.unbind())
+    loss, terms = objective(*ours, samples, weights)
     expected = reference(*theirs, samples, weights)
     torch.testing.assert_close(loss, expected)
     (3 * loss).backward()
@@ -70,19 +76,21 @@ def test_loss_and_gradients_are_those_of_the_formula(
     assert not terms.policy_loss.requires_grad
 
 
-def test_a_ratio_without_bound_does_not_break_the_gradient() -> None:
+@OBJECTIVES
+def test_a_ratio_without_bound_does_not_break_the_gradient(objective: Objective) -> None:
     """Where the clip holds, what lies beyond it does not matter, infinity included."""
     log_prob = torch.tensor([200.0, 0.0], requires_grad=True)
     ones, zeros = torch.ones(2), torch.zeros(2)
     samples = SurrogateSamples(zeros, None, zeros, ones, zeros, 1.0)
-    loss, _ = surrogate(log_prob, zeros, zeros, samples, LossWeights(0.2, None, 0.5, 0.0))
+    loss, _ = objective(log_prob, zeros, zeros, samples, LossWeights(0.2, None, 0.5, 0.0))
     loss.backward()
     assert torch.isfinite(loss)
     assert log_prob.grad is not None
     assert log_prob.grad.tolist() == [0.0, -0.5]
 
 
-def test_values_that_hardly_moved_are_not_clipped_by_rounding() -> None:
+@OBJECTIVES
+def test_values_that_hardly_moved_are_not_clipped_by_rounding(objective: Objective) -> None:
     torch.manual_seed(0)
     old, now, target = torch.randn(3, 10_000)
     zeros = torch.zeros_like(old)
@@ -90,7 +98,7 @@ def test_values_that_hardly_moved_are_not_clipped_by_rounding() -> None:
     for value_clip in (None, 10.0):
         value = now.clone().requires_grad_()
         samples = SurrogateSamples(zeros, None, old, zeros, target, 1.0)
-        loss, _ = surrogate(zeros, zeros, value, samples, LossWeights(0.2, value_clip, 0.5, 0.0))
+        loss, _ = objective(zeros, zeros, value, samples, LossWeights(0.2, value_clip, 0.5, 0.0))
         loss.backward()
         found.append(value.grad)
     assert torch.equal(*found)

@@ -1,8 +1,9 @@
 """An LSTM over rows that reset and hold, with gradients written by hand.
 
-In a batch of many rows some row starts an episode at almost every tick. So there is no stretch of
-ticks for torch's own LSTM. Under autograd every tick would be some forty small nodes, and each tick
-would compute gradients of the weights. Here these gradients are one product over all ticks.
+Equal to the loop over ticks in `srl.policies.nets.recurrent`. In a batch of many rows some row
+starts an episode at almost every tick. So there is no stretch of ticks for torch's own LSTM. Under
+autograd every tick would be some forty small nodes, and each tick would compute gradients of the
+weights. Here these gradients are one product over all ticks.
 """
 
 from __future__ import annotations

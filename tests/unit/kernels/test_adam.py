@@ -1,17 +1,28 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from srl.algorithms.adam import Adam
+from srl.data.tree import flatten
+from srl.kernels.adam import has_fused_adam
 
 
-def test_moves_as_torchs_adam_does() -> None:
+def test_this_torch_has_the_fused_kernel() -> None:
+    assert has_fused_adam(), (
+        "torch._fused_adam_ is gone from this torch. Adam then steps by torch.optim.Adam, which "
+        "takes seconds longer to start: call the kernel by its new name in srl/kernels/adam.py."
+    )
+
+
+@pytest.mark.parametrize("use_kernels", [False, True])
+def test_moves_as_torchs_adam_does(use_kernels: bool) -> None:
     torch.manual_seed(0)
     ours, theirs = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
     theirs.load_state_dict(ours.state_dict())
-    mine = Adam(ours.parameters(), lr=1e-2, eps=1e-5, weight_decay=1e-3)
+    mine = Adam(ours.parameters(), lr=1e-2, eps=1e-5, weight_decay=1e-3, use_kernels=use_kernels)
     reference = torch.optim.Adam(
         theirs.parameters(), lr=1e-2, eps=1e-5, weight_decay=1e-3, fused=True
     )
@@ -23,6 +34,34 @@ def test_moves_as_torchs_adam_does() -> None:
             optimizer.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.usefixtures("double")
+def test_the_kernel_steps_as_torch_does_and_their_states_are_one() -> None:
+    torch.manual_seed(0)
+    modules = [torch.nn.Linear(5, 3) for _ in range(2)]
+    modules[1].load_state_dict(modules[0].state_dict())
+    plain, fast = (
+        Adam(module.parameters(), lr=1e-2, use_kernels=kernels)
+        for module, kernels in zip(modules, (False, True), strict=True)
+    )
+    for number in range(6):
+        gradient = torch.randn_like(plain.grad)
+        for adam in (plain, fast):
+            adam.lr = 1e-2 / (number + 1)
+            adam.grad.copy_(gradient)
+            adam.step()
+        if number == 2:  # Each goes on with what the other has kept.
+            states = plain.state(modules[0]), fast.state(modules[1])
+            plain.restore(modules[0], states[1])
+            fast.restore(modules[1], states[0])
+        if number == 3:
+            plain.backup(), plain.step(), plain.rollback()
+    torch.testing.assert_close(plain.flat, fast.flat, rtol=1e-5, atol=1e-12)
+    found, expected = flatten(fast.state(modules[1])), flatten(plain.state(modules[0]))
+    assert found["step"] == expected["step"] == 6
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5)
 
 
 def test_does_not_import_the_compiler() -> None:

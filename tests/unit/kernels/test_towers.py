@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from srl.kernels.packed_towers import PackedTowers
+from srl.kernels.towers import Layers, run_towers
 from srl.policies.nets.mlp import ACTIVATIONS
-from srl.policies.nets.packed_towers import PackedTowers
-from srl.policies.nets.towers import Layers, run_towers
 
 
 def layers(*widths: int) -> Layers:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from srl.policies.nets.towers import Layers
+from srl.kernels.towers import Layers
 
 _INPUT_FOR_ONE = {"tanh": 40.0, "relu": 1.0, "elu": 1.0}
 """The input for which the activation (a sigmoid in place of tanh) is exactly 1."""
