@@ -73,7 +73,7 @@ bench: $(STAMP)  ## Measure training speed on every workload; results go to benc
 
 # What they judge depends on what else the machine does, so they are run by hand.
 bench-guard: $(STAMP)  ## Run the tests that judge speed, one by one, on a quiet machine.
-	$(PYTEST) tests/system -m guard
+	$(PYTEST) tests/unit/cli tests/system -m guard
 
 compare-setup:  ## Install the peers of the comparison, each in its own environment.
 	$(PYTHON) benchmarks/compare/venvs.py

@@ -190,7 +190,7 @@ def run(layout: str, rounds: int, only: list[str]) -> list[Strike]:
         training = Training(run_dir, (*arguments, "--layout", layout, *SETTINGS))
         pauses = Pauses(Path(shm), run_dir)
         try:
-            training.wait_for_updates(20, 120.0)
+            training.wait_for_updates(20)
             names = _crew(training)
             victims = [v for v in VICTIMS if any(n.startswith(VICTIMS[v]) for n in names)]
             victims = [v for v in victims if not only or any(v.startswith(o) for o in only)]

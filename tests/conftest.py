@@ -34,7 +34,7 @@ settings.load_profile("repeatable")
 _STATE = tempfile.TemporaryDirectory(prefix="srl-tests-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 60.0
 """How long what is already ending may take to be gone."""
 
 

@@ -17,7 +17,7 @@ from srl.bridge.messenger import BridgePlan
 from srl.launch.process.bridge import BridgeOrders
 from srl.net.peers import BridgeEndpoint, Peer, Peers, read_bridge_endpoint, write_peers
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class Host:
@@ -88,7 +88,7 @@ class Host:
         """Lets the bridge end by itself."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(10)
+        return self.process.wait(START_SECONDS)
 
     def close(self) -> None:
         for puppet in self.puppets:

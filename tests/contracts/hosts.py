@@ -24,7 +24,7 @@ from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWri
 from srl.streams.inference import InferenceSpec
 from srl.streams.sample import SampleSpec
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 120.0
 LOST_SECONDS = 0.5
 """Messages take less on loopback, if they arrive at all."""
 NEWEST = ParameterSpec(policy="newest", shapes={"w": ((4,), "float32")}, readers=("actor",))

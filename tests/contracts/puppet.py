@@ -19,7 +19,7 @@ from srl.streams.inference import InferenceServer, InferenceSpec
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, TakenFragment
 from srl.streams.sample_memory import FragmentInfo
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 
 
 class Puppet:

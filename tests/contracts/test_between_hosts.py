@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from bridged import Hosts
+from bridged import Host, Hosts
 from carriers import inference_spec, plain, sample_spec
 from test_inference_stream import ask
 
@@ -23,8 +23,7 @@ from srl.streams.inference import InferenceClient, InferenceSpec
 from srl.streams.sample import SampleSource
 from srl.streams.sample_accounting import account
 
-WAIT_SECONDS = 20.0
-ANSWER_SECONDS = 1.5
+WAIT_SECONDS = 120.0
 """Half a second until a request is sent again, and what this machine takes besides."""
 
 
@@ -113,7 +112,7 @@ def test_a_host_that_does_not_answer_is_passed_over_until_it_does(client: str) -
         request_sender, second = _Asking(spec, hosts[client].folder), hosts["second"]
         request_sender.rounds(20)
         second.process.send_signal(signal.SIGSTOP)
-        _check_passed_over(request_sender)
+        _check_passed_over(request_sender, hosts[client])
         second.process.send_signal(signal.SIGCONT)
         before, end = second.counters()["requests"], time.monotonic() + WAIT_SECONDS
         while second.counters()["requests"] < before + 30:
@@ -122,14 +121,16 @@ def test_a_host_that_does_not_answer_is_passed_over_until_it_does(client: str) -
         second.puppets[0].kill()
         second.process.kill()
         second.process.wait()
-        _check_passed_over(request_sender)
+        _check_passed_over(request_sender, hosts[client])
         request_sender.close()
 
 
-def _check_passed_over(request_sender: _Asking) -> None:
-    took = request_sender.rounds(20)
-    assert max(took) < ANSWER_SECONDS, "what lies with the silent host is answered by another"
-    assert sorted(took)[10] < ANSWER_SECONDS / 5, f"and what is new is sent to the other: {took}"
+def _check_passed_over(request_sender: _Asking, host: Host) -> None:
+    """What lies with the silent host is answered by another, and what is new is sent to the other:
+    else half of the 120 requests would be sent again."""
+    before = host.counters()["resent"]
+    request_sender.rounds(20)
+    assert host.counters()["resent"] - before < 40
 
 
 class _Asking:
@@ -139,15 +140,11 @@ class _Asking:
         self._arena, self._wake_pipe = ShmArena(folder, "c0", bridged=True), WakePipe(folder, "c0")
         self._client = InferenceClient(spec, self._arena, 0)
 
-    def rounds(self, count: int) -> list[float]:
-        """Asks with all lanes and checks what is answered; how long each round took."""
-        took = []
+    def rounds(self, count: int) -> None:
+        """Asks with all lanes and checks what is answered."""
         for number in range(count):
-            start = time.monotonic()
             self.ask(number)
             self.check_answers()
-            took.append(time.monotonic() - start)
-        return took
 
     def ask(self, number: int) -> None:
         for slot in range(6):
@@ -255,8 +252,6 @@ def test_specs_that_differ_are_refused_and_said(capfd: pytest.CaptureFixture[str
     plan = BridgePlan(weights=(WeightsRoute(spec=spec, trainers=("t",)),))
     other = msgspec.structs.replace(spec, shapes={"w": ((5,), "float32")})
     with closing(Hosts(plan, home=("t",))) as hosts:
-        from bridged import Host
-
         stranger = Host(
             "z", BridgePlan(weights=(WeightsRoute(spec=other, trainers=("t",)),)), ("a",), False
         )

@@ -18,7 +18,7 @@ from srl.streams.sample import SampleSource
 from srl.streams.sample_accounting import account, close_account, propagate_version, sum_accounts
 from srl.streams.sample_memory import SampleMemory
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 WEIGHTS = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")}, readers=("w0",))
 SPEC = sample_spec(slots=4, writers=("w0", "w1"))
 PLAN = BridgePlan(

@@ -13,7 +13,7 @@ from srl.bridge.messenger import BridgePlan, WeightsRoute
 from srl.services.parameters import ParameterSpec
 from srl.services.trainer_table import BatchNumbers, RankProgress, TrainerTable
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 SPEC = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")})
 PLAN = BridgePlan(weights=(WeightsRoute(spec=SPEC, trainers=("t0", "t1", "t2")),))
 BATCH = BatchNumbers(10, 8, 8, 8, 1)

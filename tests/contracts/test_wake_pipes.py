@@ -14,30 +14,30 @@ def test_a_ring_before_the_wait_is_not_lost(shm: ShmCarrier) -> None:
     puppet("hello")
     arena = shm.open("ringer")
     arena.wake("sleeper")
-    assert puppet("wait", seconds=20)["rung"]
+    assert puppet("wait", seconds=120)["rung"]
     assert not puppet("wait", seconds=0)["rung"], "one wait answers all rings before it"
 
 
 def test_a_ring_before_the_other_process_exists_is_not_lost(shm: ShmCarrier) -> None:
     shm.open("ringer").wake("later")
-    assert shm.puppet("later")("wait", seconds=20)["rung"]
+    assert shm.puppet("later")("wait", seconds=120)["rung"]
 
 
-def test_a_ring_wakes_a_waiting_process_at_once(shm: ShmCarrier) -> None:
+def test_a_ring_wakes_a_waiting_process(shm: ShmCarrier) -> None:
     puppet = shm.puppet("sleeper")
     puppet("hello")
-    puppet.start("wait", seconds=20)
+    # Longer than a test may take: only the ring ends it.
+    puppet.start("wait", seconds=3600)
     shm.open("ringer").wake("sleeper")
-    result = puppet.result()
-    assert result["rung"]
-    assert result["seconds"] < 5
+    assert puppet.result()["rung"]
 
 
 def test_waiting_does_not_spin(shm: ShmCarrier) -> None:
     result = shm.puppet("sleeper")("wait", seconds=1.0)
     assert not result["rung"]
     assert result["seconds"] >= 0.99
-    assert result["cpu_seconds"] < 0.02
+    # It takes a thousandth. What spins gets a part of a core even where others want it too.
+    assert result["cpu_seconds"] < 0.1
 
 
 def test_ringing_never_blocks_even_if_nobody_listens(shm: ShmCarrier) -> None:

@@ -29,7 +29,7 @@ REMOTE = ("--layout", "remote", *_WORKERS)
 """The trainers at home, the others on a host each, with a bridge on all three."""
 HOSTS_SHARE = 0.3
 """How often, on several hosts, a bridge or an agent is struck rather than a worker."""
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
 """How long the workers of an agent that was killed may take to end by themselves."""
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import wait_for
+from harness import LIMIT_SECONDS, wait_for
 
 INSTALL = Path(__file__).with_name("install_debian.sh")
 
@@ -67,7 +67,7 @@ def end_all(folder: Path) -> None:
     for process in left:
         with suppress(psutil.Error):
             process.kill()
-    _, alive = psutil.wait_procs(left, timeout=5.0)
+    _, alive = psutil.wait_procs(left, timeout=LIMIT_SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
     assert not alive, f"still there: {alive}"
 
@@ -164,7 +164,7 @@ class SlurmCluster:
         for node in NODES:
             self.start_node(node)
         ready = ["idle"] * len(NODES)
-        wait_for(lambda: self.node_states() == ready, 30.0, f"Slurm: {self._logs()}")
+        wait_for(lambda: self.node_states() == ready, f"Slurm: {self._logs()}")
 
     def _logs(self) -> str:
         return "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
@@ -173,7 +173,7 @@ class SlurmCluster:
         """What a command of Slurm prints; it must not fail."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, stdin=subprocess.DEVNULL,
-            text=True, timeout=60,
+            text=True, timeout=LIMIT_SECONDS,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
@@ -226,7 +226,7 @@ class SlurmCluster:
 
     def cancel_all(self) -> None:
         self.run("scancel", "--user=root")
-        wait_for(lambda: not self.run("squeue", "--noheader"), 30.0, "all jobs to end")
+        wait_for(lambda: not self.run("squeue", "--noheader"), "all jobs to end")
 
     def close(self) -> None:
         with suppress(AssertionError, subprocess.TimeoutExpired):
@@ -275,7 +275,7 @@ class RayCluster:
             text=True,
         )
         try:
-            self._process.wait(30.0)
+            self._process.wait(LIMIT_SECONDS)
             self.address: str = self._ask("head")
             self.add_node()
             self.add_node()

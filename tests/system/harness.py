@@ -30,16 +30,21 @@ COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 """The `srl` command as a program of Python's."""
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: object) -> Any:
-    """The first true answer; fails with `what` after the deadline, as it is then."""
-    deadline = time.monotonic() + seconds
+LIMIT_SECONDS = 240.0
+"""How long anything is waited for, to tell a hang: far more than anything here takes, also where
+cores have much else to do, and less than pytest gives a test."""
+
+
+def wait_for(condition: Callable[[], Any], what: object) -> Any:
+    """The first true answer; fails with `what`, as it is then, if none comes."""
+    deadline = time.monotonic() + LIMIT_SECONDS
     while True:
         found = condition()
         if found:
             return found
         if time.monotonic() > deadline:
-            pytest.fail(f"waited {seconds:g} s in vain: {what}")
-        time.sleep(0.02)
+            pytest.fail(f"waited {LIMIT_SECONDS:g} s in vain: {what}")
+        time.sleep(0.05)
 
 
 def runs(process: psutil.Process, word: str) -> bool:
@@ -114,7 +119,7 @@ class Training:
         lines = read_metrics(self.run_dir)
         return lines[-1] if lines else {}
 
-    def wait_for_updates(self, more: int = 2, seconds: float = 60.0) -> None:
+    def wait_for_updates(self, more: int = 2) -> None:
         """Waits until it has learned from `more` batches from now on."""
         goal = self.metrics().get("policy_version", 0) + more
 
@@ -122,20 +127,20 @@ class Training:
             self.check_running()
             return self.metrics().get("policy_version", 0) >= goal
 
-        wait_for(learned, seconds, f"policy version {goal}: {self.printed}")
+        wait_for(learned, f"policy version {goal}: {self.printed}")
         self.workers()
 
     def check_running(self) -> None:
         if self.process.poll() is not None:
             pytest.fail(f"ended with {self.process.returncode}: {self.printed}")
 
-    def stop(self, number: int = signal.SIGINT, within: float = 90.0) -> int:
+    def stop(self, number: int = signal.SIGINT) -> int:
         """Sends a signal and waits until the command has ended by itself."""
         self.workers()
         self.process.send_signal(number)
-        return self.wait(within)
+        return self.wait()
 
-    def wait(self, seconds: float = 90.0) -> int:
+    def wait(self, seconds: float = LIMIT_SECONDS) -> int:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:

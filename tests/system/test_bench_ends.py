@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import runs, wait_for
+from harness import LIMIT_SECONDS, runs, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -19,11 +19,11 @@ def test_the_measured_run_ends_with_who_measures(shm: Path) -> None:
     bench = subprocess.Popen([sys.executable, "-c", command, *arguments])
     started: list[psutil.Process] = []
     try:
-        wait_for(lambda: workers_of(bench.pid), 300.0, "workers of the measured run")
+        wait_for(lambda: workers_of(bench.pid), "workers of the measured run")
         started = psutil.Process(bench.pid).children(recursive=True)
         bench.kill()
-        bench.wait(10.0)
-        _, alive = psutil.wait_procs(started, 20.0)
+        bench.wait(LIMIT_SECONDS)
+        _, alive = psutil.wait_procs(started, LIMIT_SECONDS)
         assert not alive
         assert not list(shm.iterdir())
     finally:

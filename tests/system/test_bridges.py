@@ -31,7 +31,7 @@ def gate_of(parent: psutil.Process) -> psutil.Process:
                 return child
         return None
 
-    return wait_for(find, 20.0, "a bridge")
+    return wait_for(find, "a bridge")
 
 
 @pytest.mark.parametrize("layout", [SPREAD, APART], ids=["spread", "trainers apart"])
@@ -52,7 +52,7 @@ def test_a_gate_that_is_killed_is_replaced_and_nobody_else_is(
         parent = head if host == "home" else agents(training)[host]
         bridge = gate_of(parent)
         bridge.kill()
-        wait_for(lambda bridge=bridge: not bridge.is_running(), 10.0, "the bridge's end")
+        wait_for(lambda bridge=bridge: not bridge.is_running(), "the bridge's end")
         training.wait_for_updates(5)
         assert gate_of(parent).pid != bridge.pid
 
@@ -67,5 +67,5 @@ def test_a_gate_that_is_killed_is_replaced_and_nobody_else_is(
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
     assert_books_add_up(training.run_dir)
-    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, runs, wait_for
+from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, runs, wait_for
 
 import srl
 from srl.data.records import Trajectory
@@ -61,7 +61,7 @@ def kill(training: Training, name: str = "curiosity-0") -> None:
         worker = training.workers().get(name)
         return worker is not None and worker.pid != pid
 
-    wait_for(replaced, 30.0, f"a new {name}")
+    wait_for(replaced, f"a new {name}")
 
 
 def learned(training: Training) -> tuple[int, int]:
@@ -79,17 +79,17 @@ def learned(training: Training) -> tuple[int, int]:
 
 def test_a_killed_relabeller_goes_on_with_what_it_knew(start: Start) -> None:
     training = start(f"{EXAMPLE}:experiment", *SMALL, "--layout", "inline", "--steps", "1e9")
-    training.wait_for_updates(2, seconds=120.0)
-    wait_for(lambda: learned(training)[1] >= 30, 60.0, "a checkpoint of a relabeller that knows")
+    training.wait_for_updates(2)
+    wait_for(lambda: learned(training)[1] >= 30, "a checkpoint of a relabeller that knows")
 
     number, knew = learned(training)
     kill(training)
 
-    training.wait_for_updates(3, seconds=120.0)
-    wait_for(lambda: learned(training)[0] > number + 1, 30.0, "the next checkpoints")
+    training.wait_for_updates(3)
+    wait_for(lambda: learned(training)[0] > number + 1, "the next checkpoints")
     assert learned(training)[1] >= knew
     kill(training)
-    training.wait_for_updates(3, seconds=120.0)
+    training.wait_for_updates(3)
 
     assert training.stop(signal.SIGINT) == 130
     assert read_summary(training.run_dir)["status"] == "stopped"
@@ -103,9 +103,9 @@ def test_a_relabeller_that_is_killed_too_often_ends_the_run(start: Start) -> Non
         f"{EXAMPLE}:experiment", *SMALL, "--layout", "shared", "--steps", "1e9",
         "--set", "max_restarts=1",
     )  # fmt: skip
-    training.wait_for_updates(2, seconds=120.0)
+    training.wait_for_updates(2)
     kill(training)
-    training.wait_for_updates(2, seconds=120.0)
+    training.wait_for_updates(2)
 
     os.kill(training.workers()["curiosity-0"].pid, signal.SIGKILL)
 
@@ -127,7 +127,7 @@ class Late(Relabeller):
         if self.stopping():
             others = psutil.Process(os.getppid()).children()
             trainers = [process for process in others if runs(process, "trainer-0")]
-            assert psutil.wait_procs(trainers, timeout=30.0)[1] == []
+            assert psutil.wait_procs(trainers, timeout=LIMIT_SECONDS)[1] == []
         return {"late": True}
 
 
@@ -141,7 +141,7 @@ def test_who_has_written_may_leave_before_others_have(start: Start) -> None:
         "--set", f"dataflow={__file__}:late",
         "--set", "checkpoint.every_seconds=1e6",
     )  # fmt: skip
-    training.wait_for_updates(2, seconds=120.0)
+    training.wait_for_updates(2)
     assert training.stop(signal.SIGINT) == 130
     (last,) = checkpoints(training.run_dir)
     assert read_part(open_checkpoint(last), "late/0")["own"] == {"late": True}

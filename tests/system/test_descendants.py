@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from daemons import SHARED_MEMORY
-from harness import COMMAND, SMALL, Training, runs, wait_for
+from harness import COMMAND, LIMIT_SECONDS, SMALL, Training, runs, wait_for
 from test_hosts import join
 
 ENV = f"{Path(__file__).with_name('daemons.py')}:Daemons"
@@ -92,7 +92,7 @@ def test_nor_do_they_when_a_signal_ends_them(
     options = ("--env-arg", f"folder={engines.folder}", "--env-arg", "hangs=true")
     run = Training(tmp_path / "run", ("check", ENV, *options))
     try:
-        wait_for(engines.known, 60.0, f"an engine: {run.printed}")
+        wait_for(engines.known, f"an engine: {run.printed}")
         run.process.send_signal(number)
         assert run.wait() == 128 + number
         assert run.printed == f"srl: ended by {number.name}.\n"
@@ -107,7 +107,7 @@ def test_a_command_leaves_alone_what_its_shell_has_started(tmp_path: Path) -> No
     script = 'exec "$0" -c "$1" list > >(cat > "$2.part"; mv "$2.part" "$2")'
     command = ("bash", "-c", script, sys.executable, COMMAND, str(listed))
     assert subprocess.run(command, check=False).returncode == 0
-    wait_for(listed.exists, 60.0, "what reads its output to finish")
+    wait_for(listed.exists, "what reads its output to finish")
     assert "cartpole" in listed.read_text()
 
 
@@ -123,10 +123,10 @@ def test_a_killed_launcher_takes_its_workers_and_their_engines_along(
     actor.suspend()
     run.process.kill()
     run.process.wait()
-    assert psutil.wait_procs(list(workers.values()), 60.0)[1] == []
-    wait_for(lambda: not psutil.pid_exists(engine), 60.0, "the actor's engine")
-    wait_for(lambda: not (SHARED_MEMORY / engines.known()[engine]).exists(), 60.0, "its file")
-    wait_for(lambda: not list(shm.iterdir()), 60.0, "the run's folder")
+    assert psutil.wait_procs(list(workers.values()), LIMIT_SECONDS)[1] == []
+    wait_for(lambda: not psutil.pid_exists(engine), "the actor's engine")
+    wait_for(lambda: not (SHARED_MEMORY / engines.known()[engine]).exists(), "its file")
+    wait_for(lambda: not list(shm.iterdir()), "the run's folder")
 
 
 def test_a_killed_workers_engine_ends_while_the_run_goes_on(
@@ -140,8 +140,8 @@ def test_a_killed_workers_engine_ends_while_the_run_goes_on(
     actor = run.workers()["actor-0"]
     (engine,) = [pid for pid, name in engines.known().items() if name.endswith(f"-{actor.pid}")]
     actor.kill()
-    wait_for(lambda: not psutil.pid_exists(engine), 60.0, "the actor's engine")
-    wait_for(lambda: not (SHARED_MEMORY / engines.known()[engine]).exists(), 60.0, "its file")
+    wait_for(lambda: not psutil.pid_exists(engine), "the actor's engine")
+    wait_for(lambda: not (SHARED_MEMORY / engines.known()[engine]).exists(), "its file")
     run.wait_for_updates()
 
 
@@ -154,7 +154,7 @@ def test_a_killed_agent_takes_stopped_workers_and_its_folder_along(
         "--set", "actor.count=2", "--set", "hosts={far: [actor]}",
         "--launcher", "manual",
     )  # fmt: skip
-    wait_for((run.run_dir / "head.json").exists, 60.0, "a head")
+    wait_for((run.run_dir / "head.json").exists, "a head")
     agent = join(run.run_dir, "--name", "far")
     try:
         run.wait_for_updates()
@@ -165,9 +165,9 @@ def test_a_killed_agent_takes_stopped_workers_and_its_folder_along(
                 process.suspend()
         agent.kill()
         agent.wait()
-        psutil.wait_procs(below, 60.0)
+        psutil.wait_procs(below, LIMIT_SECONDS)
         assert [process for process in below if process.is_running()] == []
-        wait_for(lambda: len(list(shm.iterdir())) < len(folders), 60.0, "its folder")
+        wait_for(lambda: len(list(shm.iterdir())) < len(folders), "its folder")
     finally:
         agent.kill()
         agent.communicate()

@@ -12,9 +12,7 @@ from harness import FAULTY, SMALL, Training, read_summary, wait_for
 from srl.cli import main
 from srl.launch.run.status import read_status
 
-pytestmark = [pytest.mark.runs, pytest.mark.timeout(900)]
-LIMIT_SECONDS = 300.0
-"""Far more than anything here takes, for machines whose cores have much else to do."""
+pytestmark = pytest.mark.runs
 
 
 def log_of(training: Training) -> str:
@@ -29,7 +27,7 @@ def wait_for_log(training: Training, text: str) -> None:
         training.check_running()
         return text in log_of(training)
 
-    wait_for(said, LIMIT_SECONDS, f"{text!r}: {training.printed}")
+    wait_for(said, f"{text!r}: {training.printed}")
 
 
 @pytest.mark.parametrize("layout", ["serial", "shared"])
@@ -41,8 +39,8 @@ def test_environments_that_crash_now_and_then_are_made_anew(
         "--steps", "1e9", "--set", "env.failure_steps=500",
     )  # fmt: skip
     wait_for_log(training, "Environments replaced (2 failures so far)")
-    training.wait_for_updates(2, LIMIT_SECONDS)
-    assert training.stop(within=LIMIT_SECONDS) == 130, training.printed
+    training.wait_for_updates(2)
+    assert training.stop() == 130, training.printed
     summary = read_summary(training.run_dir)
     assert summary["status"] == "stopped"
     accounts = {k: v for k, v in summary["metrics"].items() if k.startswith("samples.default.")}
@@ -80,7 +78,7 @@ def test_an_environment_that_hangs_once_costs_one_restart(
         training.check_running()
         return sum(w.restarts for w in read_status(training.run_dir).workers)
 
-    wait_for(restarts, LIMIT_SECONDS, "a restarted actor")
-    training.wait_for_updates(3, LIMIT_SECONDS)
+    wait_for(restarts, "a restarted actor")
+    training.wait_for_updates(3)
     assert restarts() == 1
-    assert training.stop(within=LIMIT_SECONDS) == 130
+    assert training.stop() == 130

@@ -61,9 +61,9 @@ def test_a_run_with_few_descriptors_goes_on_and_ends_well(tmp_path: Path, shm: P
     training = Training(run_dir, arguments, before=FEW)
     ended: list[subprocess.Popen[str]] = []
     try:
-        wait_for((run_dir / "head.json").exists, 60.0, "a head")
+        wait_for((run_dir / "head.json").exists, "a head")
         launcher = psutil.Process(training.process.pid)
-        (bridge,) = wait_for(lambda: gate_ports(launcher), 60.0, "a bridge")
+        (bridge,) = wait_for(lambda: gate_ports(launcher), "a bridge")
         head = json.loads((run_dir / "head.json").read_text())["address"].rpartition(":")[2]
         command = [sys.executable, "-c", HOLD, head, str(bridge)]
         stranger = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -71,8 +71,8 @@ def test_a_run_with_few_descriptors_goes_on_and_ends_well(tmp_path: Path, shm: P
         assert stranger.stdout is not None
         assert stranger.stdout.readline() == "holds\n"
         ended.append(join(run_dir, "--name", "far", "--wait", "120"))
-        training.wait_for_updates(3, 180.0)
-        assert training.stop(signal.SIGINT, within=60.0) == 130, training.printed
+        training.wait_for_updates(3)
+        assert training.stop(signal.SIGINT) == 130, training.printed
     finally:
         training.kill()
         for process in ended:

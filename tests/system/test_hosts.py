@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos import gates_and_agents
-from harness import SMALL, Training, checkpoints, read_summary, started_by, wait_for
+from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, started_by, wait_for
 from test_worker_deaths import assert_books_add_up, replaced
 
 from srl.arena.shm import sweep
@@ -52,7 +51,7 @@ def log_of(training: Training) -> str:
 
 def status_of(training: Training) -> RunStatus:
     training.check_running()
-    wait_for((training.run_dir / "status.json").exists, 30.0, "a status")
+    wait_for((training.run_dir / "status.json").exists, "a status")
     return read_status(training.run_dir)
 
 
@@ -75,7 +74,7 @@ def test_the_remote_layout_learns_and_leaves_nothing(start: Start, shm: Path) ->
     summary = read_summary(training.run_dir)
     assert summary["reason"] == "reached return>=120"
     assert_books_add_up(training.run_dir)
-    wait_for(lambda: not training.survivors(), 5.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []
 
 
@@ -91,39 +90,39 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     # A worker of an agent is killed: the agent says so, and it is started again there.
     pid = training.workers()["policy-0"].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: replaced(training, "policy-0", pid), 30.0, "a new policy-0")
+    wait_for(lambda: replaced(training, "policy-0", pid), "a new policy-0")
     training.wait_for_updates(3)
     assert "policy/0: was killed (SIGKILL)" in log_of(training)
 
     # An agent that is stopped for a moment goes on.
     agent = agents(training)["a"]
     agent.suspend()
-    wait_for(lambda: "silent" in _state(training, "a"), 10.0, "a silent host")
+    wait_for(lambda: "silent" in _state(training, "a"), "a silent host")
     agent.resume()
-    wait_for(lambda: _state(training, "a") == "here", 10.0, "the host's return")
+    wait_for(lambda: _state(training, "a") == "here", "the host's return")
     training.wait_for_updates(2)
     assert "is gone" not in log_of(training)
 
     # One that stays so is given up; its actor runs elsewhere. It comes back, and so does the actor.
     agent.suspend()
-    wait_for(lambda: "host a is gone: silent for" in log_of(training), 20.0, "a lost host")
+    wait_for(lambda: "host a is gone: silent for" in log_of(training), "a lost host")
     training.wait_for_updates(2)
-    wait_for(lambda: _hosts(training).get("actor/0") == "b", 20.0, "the actor's move")
+    wait_for(lambda: _hosts(training).get("actor/0") == "b", "the actor's move")
     agent.resume()
-    wait_for(lambda: "host a joined again" in log_of(training), 20.0, "the host's return")
-    wait_for(lambda: _hosts(training).get("actor/0") == "a", 20.0, "the actor's return")
+    wait_for(lambda: "host a joined again" in log_of(training), "the host's return")
+    wait_for(lambda: _hosts(training).get("actor/0") == "a", "the actor's return")
     training.wait_for_updates(2)
 
     # An agent that is killed is started again, with what ran there.
     agents(training)["b"].kill()
-    wait_for(lambda: "host b joined again" in log_of(training), 30.0, "another agent")
-    wait_for(lambda: _hosts(training).get("actor/1") == "b", 20.0, "the actor's return")
+    wait_for(lambda: "host b joined again" in log_of(training), "another agent")
+    wait_for(lambda: _hosts(training).get("actor/1") == "b", "the actor's return")
     training.wait_for_updates(2)
 
     training.workers()
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
-    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []
 
 
@@ -140,11 +139,11 @@ def test_gates_and_agents_that_are_stopped_are_replaced(start: Start, shm: Path)
             found = gates_and_agents(training).get(name)
             return found is not None and found.pid != pid
 
-        wait_for(is_new, 60.0, f"a new {name}: {log_of(training)}")
-        training.wait_for_updates(3, 90.0)
+        wait_for(is_new, f"a new {name}: {log_of(training)}")
+        training.wait_for_updates(3)
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
-    wait_for(lambda: not training.survivors(), 30.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     sweep(shm)
     assert list(shm.iterdir()) == []
 
@@ -162,13 +161,13 @@ def test_a_head_that_dies_ends_everything_and_the_run_can_be_resumed(
 ) -> None:
     training = start("CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL)
     training.wait_for_updates(2)
-    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
     agents(training)
     training.workers()
 
     training.process.kill()
 
-    wait_for(lambda: not training.survivors(), 20.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     # The agents have removed their own; the head's is for the next run.
     assert len(list(shm.iterdir())) <= 1
     steps = json.loads((checkpoints(training.run_dir)[-1] / "manifest.json").read_text())
@@ -212,7 +211,7 @@ def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
         "CartPole-v1", "--layout", "remote", "--launcher", "manual", *SMALL, "--steps", "20_000",
         "--set", "hosts={box: [actor, policy]}", "--set", f"bridge_port={bridge_port}",
     )  # fmt: skip
-    wait_for(lambda: "waiting for host box" in log_of(training), 30.0, "a call for the host")
+    wait_for(lambda: "waiting for host box" in log_of(training), "a call for the host")
     assert re.search(r"srl worker --join 127.0.0.1:\d+ --key-file \S+ --name box", log_of(training))
 
     # A stranger with a key of another run is not let in.
@@ -221,16 +220,16 @@ def test_hosts_that_people_start(start: Start, tmp_path: Path) -> None:
     stranger.write_text(json.dumps({**key, "public": key["head"]}))
     stranger.chmod(0o600)
     refused = join(training.run_dir, "--key-file", str(stranger), "--wait", "2", "--name", "box")
-    assert refused.wait(30) == 1
+    assert refused.wait(LIMIT_SECONDS) == 1
     assert "could not join 127.0.0.1" in refused.stdout.read()
 
     port = free_port()
     box = join(training.run_dir, "--name", "box", "--bind", f"127.0.0.1:{port}")
     try:
-        wait_for(lambda: port in listening(psutil.Process(box.pid)), 30.0, "a bridge at that port")
+        wait_for(lambda: port in listening(psutil.Process(box.pid)), "a bridge at that port")
         assert bridge_port in listening(psutil.Process(training.process.pid))
         assert training.wait() == 0, training.printed
-        assert box.wait(10) == 0
+        assert box.wait(LIMIT_SECONDS) == 0
     finally:
         box.kill()
     assert "host box joined" in log_of(training)
@@ -250,27 +249,23 @@ def test_workers_join_and_leave_a_running_experiment(
 
     assert main(["scale", run, "actor=3"]) == 0
     assert "actor=3" in capsys.readouterr().out
-    wait_for(
-        lambda: sum(w.startswith("actor") for w in training.workers()) == 3, 20.0, "three actors"
-    )
-    wait_for(lambda: all(_steps(training, i) > 0 for i in range(3)), 30.0, "steps of all three")
+    wait_for(lambda: sum(w.startswith("actor") for w in training.workers()) == 3, "three actors")
+    wait_for(lambda: all(_steps(training, i) > 0 for i in range(3)), "steps of all three")
     training.wait_for_updates(2)
 
     assert main(["scale", run, "actor=1"]) == 0
-    wait_for(lambda: sum(w.startswith("actor") for w in training.workers()) == 1, 20.0, "one actor")
+    wait_for(lambda: sum(w.startswith("actor") for w in training.workers()) == 1, "one actor")
     training.wait_for_updates(3)
 
     assert main(["scale", run, "actor=4"]) == 2
     assert "expected 1 to 3 workers of 'actor', got 4" in capsys.readouterr().err
     assert main(["scale", run, "painter=4"]) == 2
-    # Why the head refuses comes to who asks, and at once.
-    began = time.monotonic()
+    # Why the head refuses comes to who asks.
     assert main(["scale", run, "actor=1", "trainer=2"]) == 2
-    assert time.monotonic() - began < 5.0
     refusal = capsys.readouterr().err
     assert "expected 1 to 1 workers of 'trainer', got 2" in refusal
     assert f"srl resume {run} --set trainer.count=2" in refusal
-    wait_for(lambda: "workers of 'trainer', got 2" in log_of(training), 5.0, "a line in the log")
+    wait_for(lambda: "workers of 'trainer', got 2" in log_of(training), "a line in the log")
     assert main(["status", run]) == 0
     printed = capsys.readouterr().out
     assert "actor/0" in printed
@@ -286,7 +281,7 @@ def test_a_run_without_room_says_how_to_get_it_and_that_works(
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
     training.wait_for_updates(2)
     run = str(training.run_dir)
-    wait_for((training.run_dir / "status.json").exists, 30.0, "a status")
+    wait_for((training.run_dir / "status.json").exists, "a status")
     assert main(["scale", run, "actor=4"]) == 2
     refusal = capsys.readouterr().err
     resume, scale = re.findall(r"`srl (.*?)`", refusal)
@@ -297,7 +292,7 @@ def test_a_run_without_room_says_how_to_get_it_and_that_works(
     again = start("", *settings, verb=verb)
     again.wait_for_updates(2)
     assert main(shlex.split(scale)) == 0
-    wait_for(lambda: sum(w.startswith("actor") for w in again.workers()) == 4, 20.0, "four actors")
+    wait_for(lambda: sum(w.startswith("actor") for w in again.workers()) == 4, "four actors")
     assert again.stop(signal.SIGINT) == 130
     assert_books_add_up(again.run_dir)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import SMALL, Training, read_summary, wait_for
+from harness import LIMIT_SECONDS, SMALL, Training, read_summary, wait_for
 from network import Network, require_namespaces
 from test_hosts import log_of, status_of
 from test_worker_deaths import assert_books_add_up
@@ -53,7 +53,7 @@ class ThreeHosts:
             inside,
         )  # fmt: skip
         key = self.run_dir / "keys" / "join.key"
-        wait_for(key.exists, 30.0, "a key to join with")
+        wait_for(key.exists, "a key to join with")
         for name in self.holds:
             self.agents[name] = self.network.join(name, self.head, key)
         return training
@@ -64,7 +64,7 @@ class ThreeHosts:
                 agent.terminate()
         for agent in self.agents.values():
             try:
-                agent.wait(10)
+                agent.wait(LIMIT_SECONDS)
             except subprocess.TimeoutExpired:
                 agent.kill()
                 agent.wait()
@@ -100,24 +100,24 @@ def test_a_host_may_be_cut_off_and_another_lost_for_good(
         three.network.cut("actors")
         time.sleep(10.0)
         three.network.mend("actors")
-        wait_for(lambda: _state(training, "actors") == "here", 20.0, "the host's return")
+        wait_for(lambda: _state(training, "actors") == "here", "the host's return")
         training.wait_for_updates(3)
         assert "is gone" not in log_of(training)
         assert "starting it again" not in log_of(training)
 
         # Gone for good: its worker runs elsewhere.
         three.network.cut("policies")
-        wait_for(lambda: "host policies is gone: silent" in log_of(training), 30.0, "a lost host")
+        wait_for(lambda: "host policies is gone: silent" in log_of(training), "a lost host")
         training.wait_for_updates(3)
         where = {w.name: w.host for w in status_of(training).workers}
         assert where["policy/0"] == "home"
         # The agent there is alone; told to go, it goes.
         three.agents["policies"].terminate()
-        assert three.agents["policies"].wait(20) == 0
+        assert three.agents["policies"].wait(LIMIT_SECONDS) == 0
 
         assert training.stop(signal.SIGINT) == 130
         assert_books_add_up(three.run_dir)
-        assert three.agents["actors"].wait(20) == 0
+        assert three.agents["actors"].wait(LIMIT_SECONDS) == 0
         assert list(shm.iterdir()) == []
     finally:
         training.kill()
@@ -138,18 +138,18 @@ def test_trainers_on_a_host_of_their_own_go_on_at_home_when_it_is_cut_off(
         # The trainer there goes on by itself, and publishes what nobody hears.
         three.network.cut("gpu")
         text = "trainer-0 continues on host home: host gpu is gone"
-        wait_for(lambda: text in log_of(training), 30.0, "a trainer at home")
+        wait_for(lambda: text in log_of(training), "a trainer at home")
         training.wait_for_updates(3)
 
         three.network.mend("gpu")
-        wait_for(lambda: "host gpu joined again" in log_of(training), 30.0, "the host's return")
+        wait_for(lambda: "host gpu joined again" in log_of(training), "the host's return")
         training.wait_for_updates(3)
         where = {w.name: w.host for w in status_of(training).workers}
         assert where["trainer/0"] == "home", "the samples are there now"
 
         assert training.stop(signal.SIGINT) == 130
         assert_books_add_up(three.run_dir)
-        assert [agent.wait(20) for agent in three.agents.values()] == [0, 0]
+        assert [agent.wait(LIMIT_SECONDS) for agent in three.agents.values()] == [0, 0]
         assert list(shm.iterdir()) == []
     finally:
         training.kill()
@@ -167,7 +167,7 @@ def test_a_slow_network_is_learned_over(hosts: Callable[..., ThreeHosts]) -> Non
         "--set", "actor.envs=64", "--set", "algorithm.rollout_length=32",
     )  # fmt: skip
     try:
-        assert training.wait(120.0) == 0, training.printed
+        assert training.wait() == 0, training.printed
         assert read_summary(three.run_dir)["reason"] == "reached return>=40"
         assert_books_add_up(three.run_dir)
     finally:
@@ -221,8 +221,8 @@ def test_strangers_on_the_network_are_turned_away(
                 subprocess.run(command, check=True, timeout=60)
         for host, count in (("home", 10), ("policies", 5)):
             least = before[host] + count
-            wait_for(lambda h=host, n=least: _refused(training)[h] >= n, 20.0, f"{count} at {host}")
-        wait_for(lambda: _told(training), 20.0, "what was refused in the logs")
+            wait_for(lambda h=host, n=least: _refused(training)[h] >= n, f"{count} at {host}")
+        wait_for(lambda: _told(training), "what was refused in the logs")
         training.wait_for_updates(2)
         assert training.stop(signal.SIGINT) == 130
         assert read_summary(three.run_dir)["metrics"]["between_hosts.refused"] >= 15

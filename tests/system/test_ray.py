@@ -49,7 +49,7 @@ def ray(
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     yield cluster
-    wait_for(lambda: not workers(shm), 15.0, "all workers to end")
+    wait_for(lambda: not workers(shm), "all workers to end")
 
 
 def workers(shm: Path) -> list[psutil.Process]:
@@ -85,7 +85,7 @@ def test_a_run_goes_on_when_a_node_is_killed(
         "--set", "hosts={a: [actor], b: [actor, policy]}", "--set", "actor.count=2",
         "--set", "inference.count=1", "--set", "host_silence_seconds=3", "--steps", "1e9",
     )  # fmt: skip
-    training.wait_for_updates(3, seconds=90.0)
+    training.wait_for_updates(3)
     # The user's code, and SRL itself, came with Ray: their files are the cluster's.
     found = (tmp_path / "found").read_text().split()
     assert len(found) == 4  # Two in each actor.
@@ -99,8 +99,8 @@ def test_a_run_goes_on_when_a_node_is_killed(
 
     ray.kill_busy_node()
     log = training.run_dir / "logs" / "controller.log"
-    wait_for(lambda: log.read_text().count(" joined") == 3, 60.0, "the lost host to come back")
-    training.wait_for_updates(5, seconds=60.0)
+    wait_for(lambda: log.read_text().count(" joined") == 3, "the lost host to come back")
+    training.wait_for_updates(5)
 
     assert training.stop() == 130
     summary = read_summary(training.run_dir)
@@ -121,11 +121,11 @@ def test_what_waits_for_resources_says_which_and_starts_when_they_come(
     )  # fmt: skip
     log = training.run_dir / "logs" / "controller.log"
     waits = "waiting for host a (a: needs 0.5 CPU and 3 GB of memory; no node has 3 GB of memory"
-    wait_for(lambda: log.exists() and waits in log.read_text(), 60.0, "the reason")
+    wait_for(lambda: log.exists() and waits in log.read_text(), "the reason")
     assert "joined" not in log.read_text()
 
     ray.add_node(gigabytes=4)
-    training.wait_for_updates(3, seconds=90.0)
+    training.wait_for_updates(3)
     assert "host a joined" in log.read_text()
 
     assert training.stop() == 130
@@ -183,7 +183,7 @@ host = HostRequest(name="a", kind="a", resources=large)
 engine.start(JoinAddress(address="127.0.0.1:1", key_file=key_file), [host])
 def explained():
     return "no node has 9 GPU" in engine.waiting()["a"]
-deadline = time.monotonic() + 30.0
+deadline = time.monotonic() + 120.0
 while not explained():
     assert time.monotonic() < deadline
 children = psutil.Process().children(recursive=True)
@@ -196,7 +196,7 @@ for _ in range(10):
 took = time.monotonic() - start
 head.resume()
 engine.close()
-assert took < 2.0, took
+assert took < 30.0, took  # A question to the head would wait for minutes.
 """
 
 

@@ -80,9 +80,9 @@ def test_a_signal_ends_a_run_that_has_not_begun(
 ) -> None:
     training = start("CartPole-v1", "--layout", layout, "--steps", "1e9", *SMALL)
     begun = training.run_dir / ".lock" if layout == "serial" else training.run_dir / "logs"
-    wait_for(begun.exists, 30.0, "the launch to begin")
+    wait_for(begun.exists, "the launch to begin")
     if layout == "shared":
-        wait_for(training.workers, 30.0, "a worker process")
+        wait_for(training.workers, "a worker process")
 
     assert training.stop(number) == 128 + number
 
@@ -99,7 +99,7 @@ def test_a_hanging_environment_does_not_hold_up_the_end(
         f"{FAULTY}:MarkedHangingEnv", "--env-arg", f"mark={mark}", "--env-arg", "at_step=100",
         "--layout", layout, "--steps", "1e9", *SMALL,
     )  # fmt: skip
-    wait_for(mark.exists, 60.0, f"the environment to hang: {training.printed}")
+    wait_for(mark.exists, f"the environment to hang: {training.printed}")
 
     assert training.stop(signal.SIGINT) == 130
 
@@ -119,7 +119,7 @@ def test_an_environment_that_hangs_while_it_is_made_can_be_interrupted(
         training = start(f"{FAULTY}:HangingInitEnv", "--env-arg", f"mark={mark}")
     finally:
         signal.signal(signal.SIGINT, before)
-    wait_for(mark.exists, 30.0, "the environment to hang")
+    wait_for(mark.exists, "the environment to hang")
 
     assert training.stop(signal.SIGINT) == 130
 
@@ -136,7 +136,7 @@ def test_workers_of_a_killed_parent_end_by_themselves(layout: str, start: Start,
     training.process.kill()
     training.process.wait()
 
-    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")
+    wait_for(lambda: not training.survivors(), "all workers to end")
     steps = training.metrics()["env_steps"] + 1000
     arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]
     assert main(arguments) == 0
@@ -147,12 +147,12 @@ def test_workers_of_a_parent_that_is_killed_while_it_starts_end_by_themselves(
     start: Start, shm: Path
 ) -> None:
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
-    wait_for(lambda: len(training.workers()) == 3, 30.0, "worker processes")
+    wait_for(lambda: len(training.workers()) == 3, "worker processes")
 
     training.process.kill()
     training.process.wait()
 
-    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")
+    wait_for(lambda: not training.survivors(), "all workers to end")
 
 
 def test_workers_that_hang_in_an_environment_end_with_their_parent(
@@ -163,10 +163,10 @@ def test_workers_that_hang_in_an_environment_end_with_their_parent(
         f"{FAULTY}:MarkedHangingEnv", "--env-arg", f"mark={mark}", "--env-arg", "at_step=10",
         "--layout", "shared", "--steps", "1e9", *SMALL,
     )  # fmt: skip
-    wait_for(mark.exists, 60.0, f"the environment to hang: {training.printed}")
+    wait_for(mark.exists, f"the environment to hang: {training.printed}")
     training.workers()
 
     training.process.kill()
     training.process.wait()
 
-    wait_for(lambda: not training.survivors(), 10.0, "all workers to end")
+    wait_for(lambda: not training.survivors(), "all workers to end")

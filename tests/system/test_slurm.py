@@ -44,7 +44,7 @@ def slurm(
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
     yield cluster
     cluster.cancel_all()
-    wait_for(lambda: not processes_of(shm), 10.0, "all processes to end")
+    wait_for(lambda: not processes_of(shm), "all processes to end")
     assert list(shm.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def wait_for_updates(slurm: SlurmCluster, job: str, run: Path, more: int = 3) ->
         assert slurm.state(job) not in OVER, Words(run)
         return version(run) >= goal
 
-    wait_for(learned, 90.0, Words(run))
+    wait_for(learned, Words(run))
 
 
 def test_a_job_runs_to_its_result_with_what_it_asked_for(
@@ -101,7 +101,7 @@ def test_a_job_runs_to_its_result_with_what_it_asked_for(
         "--set", "slurm.partition=urgent", "--set", "slurm.account=lab",
     )  # fmt: skip
 
-    wait_for(lambda: slurm.state(job) in OVER, 120.0, "the job to end")
+    wait_for(lambda: slurm.state(job) in OVER, "the job to end")
     assert slurm.state(job) == "COMPLETED", Words(run)
     summary = read_summary(run)
     assert summary["status"] == "finished"
@@ -145,7 +145,7 @@ def test_a_job_is_preempted_outlives_its_time_and_ends_when_it_is_cancelled(
         "sbatch", "--parsable", "--partition=urgent", "--nodes=3", "--exclusive",
         f"--output={tmp_path}/urgent.log", "--wrap=sleep 600",
     )  # fmt: skip
-    wait_for(lambda: slurm.state(urgent) == "RUNNING", 30.0, "the urgent job to have its way")
+    wait_for(lambda: slurm.state(urgent) == "RUNNING", "the urgent job to have its way")
     assert slurm.state(job) == "PENDING"
     first = read_summary(run)
     assert (first["status"], first["reason"]) == ("stopped", "SIGTERM")
@@ -156,7 +156,7 @@ def test_a_job_is_preempted_outlives_its_time_and_ends_when_it_is_cancelled(
 
     # What Slurm sends when the job's time is nearly over.
     slurm.run("scancel", "--batch", "--signal=USR1", job)
-    wait_for(lambda: slurm.field(job, "Restarts") == "2", 30.0, "the job to be queued again")
+    wait_for(lambda: slurm.field(job, "Restarts") == "2", "the job to be queued again")
     second = read_summary(run)
     assert (second["status"], second["reason"]) == ("stopped", "SIGTERM")
     assert second["policy_version"] > first["policy_version"]
@@ -164,8 +164,8 @@ def test_a_job_is_preempted_outlives_its_time_and_ends_when_it_is_cancelled(
     assert version(run) > second["policy_version"]
 
     slurm.run("scancel", job)
-    wait_for(lambda: slurm.state(job) == "CANCELLED", 30.0, "the job to end")
-    wait_for(lambda: not processes_of(shm), 15.0, Words(run))
+    wait_for(lambda: slurm.state(job) == "CANCELLED", "the job to end")
+    wait_for(lambda: not processes_of(shm), Words(run))
     after = read_summary(run)
     assert (after["status"], after["reason"]) == ("stopped", "SIGTERM")
     assert after["policy_version"] > second["policy_version"]
@@ -187,16 +187,16 @@ def test_a_job_outlives_its_nodes(
 
     # The job has another node, which takes the agent in.
     slurm.kill_node(away)
-    wait_for(lambda: log.read_text().count("far joined") == 2, 30.0, Words(run))
+    wait_for(lambda: log.read_text().count("far joined") == 2, Words(run))
     wait_for_updates(slurm, job, run)
     assert agent(shm).environ()["SLURMD_NODENAME"] == home
     assert slurm.field(job, "Restarts") == "0"
 
     # With the head's node everything is lost but what is on disk.
     slurm.mend_node(away)
-    written = int(wait_for(lambda: checkpoints(run), 10.0, "a checkpoint")[-1].name)
+    written = int(wait_for(lambda: checkpoints(run), "a checkpoint")[-1].name)
     slurm.kill_node(home)
-    wait_for(lambda: slurm.field(job, "Restarts") == "1", 30.0, "the job to be queued again")
+    wait_for(lambda: slurm.field(job, "Restarts") == "1", "the job to be queued again")
     wait_for_updates(slurm, job, run)
     assert home not in slurm.nodes_of(job)
     resumed = re.findall(r"resuming from checkpoint (\d+)", log.read_text())
@@ -241,4 +241,4 @@ def test_a_slurm_that_does_not_answer_is_not_waited_for(
     assert "expected an answer of Slurm within 1 s" in printed
     assert "`squeue --me` lists it" in printed
     # It was: what was under way when Slurm fell silent is not lost.
-    wait_for(lambda: slurm.run("squeue", "--noheader", "--me"), 10.0, "the job")
+    wait_for(lambda: slurm.run("squeue", "--noheader", "--me"), "the job")

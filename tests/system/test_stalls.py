@@ -30,7 +30,7 @@ def status_of(training: Training, pid: int) -> WorkerStatus:
 def end_well(training: Training, pid: int) -> dict[str, float]:
     """The one that stalled steps its environments again, as the process that it was, and every
     fragment is accounted for."""
-    wait_for(lambda: status_of(training, pid).rate > 0, 30.0, f"steps of {pid}")
+    wait_for(lambda: status_of(training, pid).rate > 0, f"steps of {pid}")
     training.wait_for_updates(3)
     assert status_of(training, pid).restarts == 0
     assert training.stop() == 130
@@ -42,9 +42,9 @@ def end_well(training: Training, pid: int) -> dict[str, float]:
 def test_an_environment_that_stalls_costs_only_its_own_group(start: Start, tmp_path: Path) -> None:
     mark = tmp_path / "stalls"
     training = start(f"{FAULTY}:OnceStallingEnv", f"--env-arg=mark={mark}", *FOUR)
-    pid = int(wait_for(lambda: mark.exists() and mark.read_text().strip(), 60.0, "a stall"))
+    pid = int(wait_for(lambda: mark.exists() and mark.read_text().strip(), "a stall"))
 
-    training.wait_for_updates(30, seconds=40.0)
+    training.wait_for_updates(30)
     assert status_of(training, pid).rate == 0, "it has stalled all the time"
     mark.with_suffix(".over").touch()
 
@@ -59,14 +59,14 @@ def stop_outside_locks(pid: int) -> None:
 
     def stopped() -> bool:
         os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: is_stopped(pid), 5.0, "a stopped process")
+        wait_for(lambda: is_stopped(pid), "a stopped process")
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         if not any(line[1] == "FLOCK" and line[-4] == str(pid) for line in locks):
             return True
         os.kill(pid, signal.SIGCONT)
         return False
 
-    wait_for(stopped, 10.0, f"{pid} outside of locks")
+    wait_for(stopped, f"{pid} outside of locks")
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="nothing says who holds a lock")
@@ -80,7 +80,7 @@ def test_an_actor_that_is_stopped_holds_nobody_up(start: Start, trainers: int) -
     pid = training.workers()["actor-2"].pid
 
     stop_outside_locks(pid)
-    training.wait_for_updates(20, seconds=40.0)
+    training.wait_for_updates(20)
     assert is_stopped(pid), "it is neither killed nor waited for"
     os.kill(pid, signal.SIGCONT)
 
@@ -134,7 +134,7 @@ def test_requests_of_a_policy_worker_that_dies_are_answered_by_another_within_a_
                 for row, before in zip(policies, answered, strict=True)
             )
 
-        wait_for(both_answer, 60.0, "two policy workers that answer")
+        wait_for(both_answer, "two policy workers that answer")
         watch = Standstills(rows)
         training.workers()[name].kill()
         training.wait_for_updates(10)

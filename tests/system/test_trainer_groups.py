@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chaos import Versions, accounts
-from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 from srl.data.codec import load_state, save_state
@@ -39,7 +39,7 @@ def run_ranks(what: str, carrier: str, folder: Path, count: int) -> None:
     command = [sys.executable, script, what, carrier, str(folder)]
     started = [subprocess.Popen([*command, str(rank), str(count)]) for rank in range(count)]
     try:
-        assert [process.wait(120) for process in started] == [0] * count
+        assert [process.wait(LIMIT_SECONDS) for process in started] == [0] * count
     finally:
         for process in started:
             process.kill()
@@ -102,7 +102,7 @@ def test_a_group_forms_again_when_a_member_dies_or_stands_still(start: Start, sh
     ):
         pid = training.workers()[name].pid
         os.kill(pid, number)
-        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), f"a new {name}")
         training.wait_for_updates(3)
     after = training.metrics()
     assert training.stop(signal.SIGINT) == 130
@@ -124,7 +124,7 @@ def test_when_all_trainers_die_they_go_on_from_the_checkpoint(start: Start, shm:
     versions = Versions(shm)
     training = start(*TWO)
     training.wait_for_updates(3)
-    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
     training.wait_for_updates(3)
     pids = {name: training.workers()[name].pid for name in ("trainer-0", "trainer-1")}
     for pid in pids.values():
@@ -133,7 +133,7 @@ def test_when_all_trainers_die_they_go_on_from_the_checkpoint(start: Start, shm:
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     for name, pid in pids.items():
-        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), f"a new {name}")
     training.wait_for_updates(3)
     assert training.metrics()["env_steps"] >= steps
     assert training.stop(signal.SIGTERM) == 143
@@ -156,7 +156,7 @@ def test_a_stopped_member_holds_nobody_up_who_wants_to_leave(start: Start) -> No
     training.wait_for_updates(2)
     assert listening(training) == set(), "nobody can reach them"
     os.kill(training.workers()["trainer-1"].pid, signal.SIGSTOP)
-    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", 5.0, "a stopped one")
+    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", "a stopped one")
     # The other one waits for it, in a sum or before one, and still writes its part.
     assert training.stop(signal.SIGINT) == 130
     assert "not written in time" not in (training.run_dir / "logs" / "controller.log").read_text()
@@ -167,7 +167,7 @@ def test_a_member_that_stood_still_for_a_moment_goes_on(start: Start) -> None:
     training.wait_for_updates(2)
     pid = training.workers()["trainer-1"].pid
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", 5.0, "a stopped one")
+    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", "a stopped one")
     os.kill(pid, signal.SIGCONT)
     training.wait_for_updates(3)
     assert training.workers()["trainer-1"].pid == pid
@@ -184,7 +184,7 @@ def test_streams_on_the_way_make_up_for_what_died_with_a_trainer(start: Start) -
     for name in ("trainer-0", "trainer-1") * 2:
         pid = training.workers()[name].pid
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), f"a new {name}")
         training.wait_for_updates(3)
     assert training.stop(signal.SIGINT) == 130
     summary = read_summary(training.run_dir)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, started_by, wait_for
+from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, started_by, wait_for
 from test_hosts import agents, join, log_of, status_of
 from test_worker_deaths import assert_books_add_up
 
@@ -74,7 +74,7 @@ def people() -> Iterator[Callable[..., psutil.Process]]:
     yield begin
     for agent in started:
         agent.terminate()
-        agent.wait(20)
+        agent.wait(LIMIT_SECONDS)
         assert agent.stdout is not None
         agent.stdout.close()
 
@@ -103,7 +103,7 @@ def test_trainers_on_another_host_train_stop_and_are_resumed(start: Start, shm: 
     arguments = ("--layout", "remote", *SMALL, *HOSTS, "--set", "trainer.count=2")
     training = start("CartPole-v1", "--steps", "1e9", *arguments)
     training.wait_for_updates(3)
-    wait_for(lambda: len(where(training)) == 4, 10.0, "everyone in the status")
+    wait_for(lambda: len(where(training)) == 4, "everyone in the status")
     assert where(training) == {
         "trainer/0": "gpu", "trainer/1": "gpu", "policy/0": "far", "actor/0": "far",
     }  # fmt: skip
@@ -115,7 +115,7 @@ def test_trainers_on_another_host_train_stop_and_are_resumed(start: Start, shm: 
     last = json.loads((checkpoints(training.run_dir)[-1] / "manifest.json").read_text())
     assert last["policy_versions"]["default"] == summary["policy_version"], "the last one is whole"
     assert accounts["consumed"] >= 2 * summary["policy_version"], "a fragment for each trainer"
-    wait_for(lambda: not training.survivors(), 5.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []
 
     goal = summary["env_steps"] + 2000
@@ -137,20 +137,20 @@ def test_trainers_go_on_at_home_when_their_host_is_killed_for_good(
         "CartPole-v1", "--layout", "remote", "--launcher", "manual", "--steps", "1e9", *SMALL,
         *HOSTS, "--set", "host_silence_seconds=3", "--set", "stopped_seconds=1000",
     )  # fmt: skip
-    wait_for((training.run_dir / "head.json").exists, 30.0, "a head")
+    wait_for((training.run_dir / "head.json").exists, "a head")
     gpu = people(training, "gpu")
     people(training, "far")
     training.wait_for_updates(2)
-    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
     training.wait_for_updates(2)
     # So that something is lost with the host: what nobody takes.
     next(child for child in started_by(gpu) if "trainer-0" in child.cmdline()).suspend()
-    wait_for(lambda: nobody_takes(training), 20.0, "fragments that wait")
+    wait_for(lambda: nobody_takes(training), "fragments that wait")
     steps = training.metrics()["env_steps"]
 
     kill_host(gpu)
 
-    wait_for(lambda: where(training).get("trainer/0") == "home", 40.0, "a trainer at home")
+    wait_for(lambda: where(training).get("trainer/0") == "home", "a trainer at home")
     training.wait_for_updates(3)
     assert training.metrics()["env_steps"] > steps, "what was consumed stays counted"
     assert "host gpu is gone: " in log_of(training)
@@ -178,10 +178,10 @@ def test_a_host_that_was_given_up_counts_no_more_when_it_is_heard_again(
     agent = agents(training)["gpu"]
 
     agent.suspend()
-    wait_for(lambda: where(training).get("trainer/0") == "home", 40.0, "a trainer at home")
+    wait_for(lambda: where(training).get("trainer/0") == "home", "a trainer at home")
     training.wait_for_updates(2)
     agent.resume()
-    wait_for(lambda: "host gpu joined again" in log_of(training), 20.0, "the host's return")
+    wait_for(lambda: "host gpu joined again" in log_of(training), "the host's return")
     training.wait_for_updates(2)
     assert where(training)["trainer/0"] == "home", "the samples are there now"
 
@@ -189,7 +189,7 @@ def test_a_host_that_was_given_up_counts_no_more_when_it_is_heard_again(
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
     assert_books_add_up(training.run_dir)
-    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []
 
 
@@ -200,9 +200,9 @@ def test_a_new_agent_takes_the_trainers_up_again_where_they_were(start: Start, s
 
     kill_host(agents(training)["gpu"])
 
-    wait_for(lambda: "host gpu joined again" in log_of(training), 30.0, "another agent")
+    wait_for(lambda: "host gpu joined again" in log_of(training), "another agent")
     training.wait_for_updates(3)
-    wait_for(lambda: where(training).get("trainer/0") == "gpu", 10.0, "the trainer where it was")
+    wait_for(lambda: where(training).get("trainer/0") == "gpu", "the trainer where it was")
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
     assert_books_add_up(training.run_dir)

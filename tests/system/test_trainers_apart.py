@@ -33,7 +33,7 @@ def test_trainers_on_two_hosts_learn_together_and_leave_nothing(start: Start, sh
     versions = Versions(shm)
     training = start("cartpole", *APART, "--until", "return>=120", "--steps", "200_000")
     training.wait_for_updates(1)
-    wait_for(lambda: where(training) == PLACES, 10.0, "everyone where they belong")
+    wait_for(lambda: where(training) == PLACES, "everyone where they belong")
     agents(training)
     training.workers()
     assert training.wait() == 0, training.printed
@@ -43,7 +43,7 @@ def test_trainers_on_two_hosts_learn_together_and_leave_nothing(start: Start, sh
     assert summary["metrics"]["updates.default.lost"] == 0
     assert_books_add_up(training.run_dir)
     assert not (training.run_dir / "trainers").exists()
-    wait_for(lambda: not training.survivors(), 10.0, "everyone's end")
+    wait_for(lambda: not training.survivors(), "everyone's end")
     assert list(shm.iterdir()) == []
 
 
@@ -58,9 +58,9 @@ def test_a_trainer_that_dies_takes_up_what_the_other_host_has(start: Start, shm:
             if runs(process, "srl.launch.process.worker")
         ]
         os.kill(trainer.pid, signal.SIGKILL)
-        wait_for(lambda pid=trainer.pid: not psutil.pid_exists(pid), 10.0, "its end")
+        wait_for(lambda pid=trainer.pid: not psutil.pid_exists(pid), "its end")
         training.wait_for_updates(3)
-    wait_for(lambda: where(training) == PLACES, 10.0, "everyone where they belong")
+    wait_for(lambda: where(training) == PLACES, "everyone where they belong")
     assert training.stop(signal.SIGINT) == 130
     versions.assert_monotone()
     accounts = assert_books_add_up(training.run_dir)
@@ -77,7 +77,7 @@ def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
         "CartPole-v1", "--launcher", "manual", "--steps", "1e9", *SMALL, *APART,
         "--set", "host_silence_seconds=3", "--set", "checkpoint.every_seconds=1000",
     )  # fmt: skip
-    wait_for((training.run_dir / "head.json").exists, 30.0, "a head")
+    wait_for((training.run_dir / "head.json").exists, "a head")
     first = people(training, "a")
     for name in ("b", "c"):
         people(training, name)
@@ -87,7 +87,7 @@ def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
 
     kill_host(first)
 
-    wait_for(lambda: where(training).get("trainer/0") == "b", 40.0, "the trainer on the other host")
+    wait_for(lambda: where(training).get("trainer/0") == "b", "the trainer on the other host")
     training.wait_for_updates(3)
     after = training.metrics()
     assert after["env_steps"] > before["env_steps"]

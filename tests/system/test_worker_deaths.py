@@ -40,7 +40,7 @@ def replaced(training: Training, name: str, pid: int) -> bool:
 
 def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start: Start) -> None:
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
-    planner = wait_for(lambda: training.workers().get("trainer-0"), 30.0, "a trainer")
+    planner = wait_for(lambda: training.workers().get("trainer-0"), "a trainer")
     planner.kill()
     training.wait_for_updates(2)
     assert training.workers()["trainer-0"].pid != planner.pid
@@ -60,13 +60,13 @@ def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Star
     for name in ("actor-0", "policy-0"):
         pid = training.workers()[name].pid
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), 30.0, f"a new {name}")
+        wait_for(lambda name=name, pid=pid: replaced(training, name, pid), f"a new {name}")
         training.wait_for_updates(3)
 
     # A process that is stopped for a moment is left alone ...
     pid = training.workers()["actor-1"].pid
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: training.workers()["actor-1"].status() == "stopped", 5.0, "a stopped actor")
+    wait_for(lambda: training.workers()["actor-1"].status() == "stopped", "a stopped actor")
     os.kill(pid, signal.SIGCONT)
     training.wait_for_updates(3)
     assert training.workers()["actor-1"].pid == pid
@@ -74,7 +74,7 @@ def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Star
     # ... and one that stays so is killed for certain before its slots are taken back.
     old = training.workers()["actor-1"]
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: replaced(training, "actor-1", pid), 30.0, "a new actor-1")
+    wait_for(lambda: replaced(training, "actor-1", pid), "a new actor-1")
     assert not old.is_running()
     training.wait_for_updates(3)
 
@@ -92,7 +92,7 @@ def kill_too_often(training: Training, name: str) -> None:
     training.wait_for_updates(2)
     pid = training.workers()[name].pid
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: replaced(training, name, pid), 30.0, f"a new {name}")
+    wait_for(lambda: replaced(training, name, pid), f"a new {name}")
     training.wait_for_updates(2)
     os.kill(training.workers()[name].pid, signal.SIGKILL)
 
@@ -106,7 +106,7 @@ def test_too_many_deaths_end_the_run_with_the_cause_the_last_lines_and_a_checkpo
     )  # fmt: skip
     log = training.run_dir / "logs" / "actor-0.log"
     # Another actor's episodes may be learned from before this one has begun any.
-    wait_for(lambda: log.exists() and "begins" in log.read_text(), 30.0, "what actor-0 says")
+    wait_for(lambda: log.exists() and "begins" in log.read_text(), "what actor-0 says")
     kill_too_often(training, "actor-0")
     version = training.metrics()["policy_version"]
 
@@ -153,14 +153,14 @@ def test_a_killed_trainer_goes_on_from_the_checkpoint_under_higher_numbers(
     versions = Versions(shm)
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
     training.wait_for_updates(2)
-    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
     training.wait_for_updates(3)
     steps = training.metrics()["env_steps"]
     pid = training.workers()["trainer-0"].pid
 
     os.kill(pid, signal.SIGKILL)
 
-    wait_for(lambda: replaced(training, "trainer-0", pid), 30.0, "a new trainer-0")
+    wait_for(lambda: replaced(training, "trainer-0", pid), "a new trainer-0")
     training.wait_for_updates(3)
     assert training.metrics()["env_steps"] > steps, "what was consumed stays counted"
     assert training.stop(signal.SIGINT) == 130
@@ -182,7 +182,7 @@ def test_a_trainer_that_is_killed_too_often_ends_the_run_and_it_can_be_resumed(
         "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "max_restarts=0"
     )
     training.wait_for_updates(2)
-    wait_for(lambda: checkpoints(training.run_dir), 30.0, "a checkpoint")
+    wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
 
     os.kill(training.workers()["trainer-0"].pid, signal.SIGKILL)
 
@@ -209,7 +209,7 @@ def test_an_inline_actor_that_is_killed_is_replaced(start: Start) -> None:
 
     os.kill(pid, signal.SIGKILL)
 
-    wait_for(lambda: replaced(training, "actor-0", pid), 30.0, "a new actor-0")
+    wait_for(lambda: replaced(training, "actor-0", pid), "a new actor-0")
     training.wait_for_updates(3)
     assert training.stop(signal.SIGTERM) == 143
     assert_books_add_up(training.run_dir)
@@ -224,7 +224,7 @@ def test_a_trainer_that_dies_under_a_stopped_reaper_is_replaced(start: Start) ->
     os.kill(trainer.ppid(), signal.SIGSTOP)
     trainer.kill()
 
-    wait_for(lambda: replaced(training, "trainer-0", trainer.pid), 30.0, "a new trainer-0")
+    wait_for(lambda: replaced(training, "trainer-0", trainer.pid), "a new trainer-0")
     training.wait_for_updates(2)
     assert training.stop(signal.SIGINT) == 130
 
@@ -245,7 +245,7 @@ def stop_within_lock(pid: int, path: Path) -> None:
         time.sleep(0.002)  # It is to get on to somewhere else.
         return False
 
-    wait_for(lambda: any(stopped_inside() for _ in range(20)), 60.0, f"{pid} in {path.name}")
+    wait_for(lambda: any(stopped_inside() for _ in range(20)), f"{pid} in {path.name}")
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="nothing says who holds a lock")
@@ -264,8 +264,8 @@ def test_a_worker_that_is_stopped_within_a_lock_holds_nobody_up_for_long(
     stop_within_lock(stopped, lock)
     os.kill(killed, signal.SIGKILL)
 
-    wait_for(lambda: replaced(training, "policy-0", stopped), 30.0, "a new policy-0")
-    wait_for(lambda: replaced(training, "policy-1", killed), 30.0, "a new policy-1")
+    wait_for(lambda: replaced(training, "policy-0", stopped), "a new policy-0")
+    wait_for(lambda: replaced(training, "policy-1", killed), "a new policy-1")
     training.wait_for_updates(3)
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
@@ -282,7 +282,7 @@ def test_a_trainer_that_computes_for_long_is_told_of_and_left_alone(start: Start
     training.wait_for_updates(2)
     pid = training.workers()["trainer-0"].pid
     log = training.run_dir / "logs" / "controller.log"
-    wait_for(lambda: "still working; it is not killed" in log.read_text(), 60.0, "a note")
+    wait_for(lambda: "still working; it is not killed" in log.read_text(), "a note")
     training.wait_for_updates(3)
     assert training.workers()["trainer-0"].pid == pid
     assert training.stop(signal.SIGINT) == 130

@@ -62,6 +62,7 @@ def test_help_imports_nothing_heavy(verb):
     assert "usage: srl" in done.stdout
 
 
+@pytest.mark.guard
 def test_help_comes_in_the_time_of_a_small_import():
     """Half a second anywhere; measured against numpy, so that a busy machine slows both."""
 

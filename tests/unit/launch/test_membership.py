@@ -44,7 +44,7 @@ from srl.services.messages import Note
 from srl.services.messages import encode as encode_report
 from srl.services.worker_stats import StatsTable
 
-LIMIT_SECONDS = 10.0
+LIMIT_SECONDS = 120.0
 
 
 class FakeAgent:

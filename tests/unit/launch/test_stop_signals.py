@@ -26,14 +26,12 @@ def test_a_signal_that_comes_to_another_thread_ends_a_sleep() -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     threads = set(threading.enumerate())
-    begun = time.monotonic()
     with signals.installed():
         sender = threading.Timer(0.1, receive)
         sender.start()
         with pytest.raises(Interrupted), signals.interrupting():
-            time.sleep(30.0)
+            time.sleep(3600.0)  # Longer than a test may take: only the signal ends it.
         sender.join()
-    assert time.monotonic() - begun < 10.0
     assert signals.reason == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) is before
     assert set(threading.enumerate()) <= threads, "no thread of its own is left"
@@ -52,7 +50,7 @@ def test_a_signal_gets_through_where_many_descriptors_are_open() -> None:
         "try:\n"
         "    with signals.installed(), signals.interrupting():\n"
         "        threading.Timer(0.1, receive).start()\n"
-        "        time.sleep(60.0)\n"
+        "        time.sleep(3600.0)\n"
         "except Interrupted as came: print(came)\n"
     )
     done = subprocess.run(
@@ -73,12 +71,12 @@ def test_a_process_that_leaves_signals_to_its_parent_lives_on_but_its_children_d
         "child = os.fork()\n"
         "if not child:\n"
         "    os.write(writing, b'x')\n"
-        "    time.sleep(60.0)\n"
+        "    time.sleep(3600.0)\n"
         "os.read(reading, 1)\n"
         "os.kill(child, signal.SIGTERM)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.stdout.strip(), done.returncode) == (str(-signal.SIGTERM), 0), done.stderr

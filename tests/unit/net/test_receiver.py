@@ -18,7 +18,7 @@ from srl.net.receiver import Socket
 from srl.net.sockets import LOOPBACK, Listener, Wire
 
 LIMITS = Limits(frame_bytes=100_000, frames=50, message_bytes=400_000)
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 120.0
 
 
 class Scene:

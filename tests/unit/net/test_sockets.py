@@ -21,7 +21,7 @@ from srl.net.limits import Limits
 from srl.net.receiver import Socket, is_readable
 from srl.net.sockets import LOOPBACK, Listener, Wire
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 120.0
 GREETING = b"\xff" + b"\0" * 7 + b"\x01\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
 LIMITS = Limits(frame_bytes=100_000, frames=50, message_bytes=400_000)
 HUGE_COMMAND = b"\x06" + (1 << 60).to_bytes(8, "big")
