@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import offline
 import outside
 import reference
+import sequence
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.nav import Navigation
     from mkdocs.structure.pages import Page
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Draws ```mermaid blocks when the site is built."""
+    fence = {"name": "mermaid", "class": "sequence", "format": sequence.fence}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from source import ROOT
 
 from srl.cli import make_parser
@@ -16,6 +19,7 @@ def tool(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # Dataclasses look for their module there.
     spec.loader.exec_module(module)
     return module
 
@@ -58,3 +62,32 @@ def test_the_reference_has_every_verb_and_setting() -> None:
     for key in ("steps", "actor.envs", "algorithm.learning_rate", "slurm.partition"):
         assert f"`{key}` |" in text
     assert "`auto | serial | inline | shared | remote` | `auto` |" in text
+
+
+def test_a_sequence_diagram_shows_all_of_its_texts_and_refuses_what_it_does_not_know() -> None:
+    pytest.importorskip("pymdownx", reason="needs the extra `docs`")
+    sequence = tool("sequence")
+    source = (
+        "sequenceDiagram\n  participant A as an actor\n  participant B\n  loop every tick\n"
+        "  A->>B: a request<br/>of two lines\n  B-->>A: x < y\n  A->>A: itself\n  end\n"
+        "  Note over A,B: both\n"
+    )
+    drawn = sequence.draw(source)
+    texts = re.findall(r"<tspan[^>]*>([^<]*)</tspan>", drawn)
+    assert sorted(texts) == sorted(
+        [
+            "an actor",
+            "B",
+            "loop: every tick",
+            "a request",
+            "of two lines",
+            "x &lt; y",
+            "itself",
+            "both",
+        ]
+    )
+    ends = [float(x) for x in re.findall(r'x="(\d+)"', drawn)]
+    assert max(ends) <= float(re.search(r'width="(\d+)" xmlns', drawn)[1])
+    for line in ("A->B: another arrow", "A->>C: to nobody"):
+        with pytest.raises(sequence.DiagramError):
+            sequence.draw(source + line)
