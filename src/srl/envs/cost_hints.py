@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gymnasium
 
+from srl.envs.ids import OWN_GROUPS
 from srl.envs.protocol import EnvConfig
 
 _TINY = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
@@ -23,8 +24,8 @@ def is_tiny(id: str) -> bool:
 
 
 def simulates_bodies(id: str) -> bool:
-    """Whether the environment simulates bodies: MuJoCo and Box2D."""
-    return _family(id).startswith(_BODIES)
+    """Whether the environment simulates bodies: MuJoCo, Box2D and hide-and-seek."""
+    return id in OWN_GROUPS or _family(id).startswith(_BODIES)
 
 
 def has_pixels(id: str) -> bool:

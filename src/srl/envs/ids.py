@@ -20,6 +20,16 @@ from srl.errors import ConfigError, SrlError, nearest
 from srl.extras import import_extra, installed
 from srl.resolve import load, path_of, resolve
 
+OWN_GROUPS = {
+    name: "srl.envs.hide_and_seek.group:HideAndSeekGroup"
+    for name in (
+        "hide_and_seek",
+        "hide_and_seek_quadrant",
+        "hide_and_seek_chase",
+        "hide_and_seek_fort",
+    )
+}
+"""Environments of this package that step many worlds by one call: the group's class, by id."""
 _LEGACY_ATARI = re.compile(r"(NoFrameskip|Deterministic)-v4$")
 
 
@@ -40,7 +50,7 @@ def find_gymnasium(id: str) -> GymnasiumSpec:
     try:
         found = gymnasium.envs.registration._find_spec(name)
     except gymnasium.error.Error:
-        hint = nearest(name, gymnasium_ids())
+        hint = nearest(name, [*OWN_GROUPS, *gymnasium_ids()])
         if path:
             hint = f"{path} does not register it; {hint}"
         raise ConfigError(f"unknown environment {id!r}: {hint}") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from srl.envs.ids import envpool_ids, gymnasium_ids, is_removed, pettingzoo_ids
+from srl.envs.ids import OWN_GROUPS, envpool_ids, gymnasium_ids, is_removed, pettingzoo_ids
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import SrlError
@@ -29,6 +29,7 @@ def list_envs() -> list[str]:
     Only PettingZoo's environments are made to find out; to make the others would take long.
     """
     names = [id for id in gymnasium_ids() if _has_packages(gymnasium.registry[id])]
+    names += OWN_GROUPS if installed("mujoco") else ()
     names += [f"envpool:{name}" for name in _playable_envpool_ids()]
     names += [id for name in pettingzoo_ids() if _can_be_made(id := f"pettingzoo:{name}")]
     return names

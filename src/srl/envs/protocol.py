@@ -45,7 +45,7 @@ class EnvConfig:
     threads: int = 0
     """Threads of each EnvPool group. 0 means one thread where steps are tiny (classic control, toy
     text); else the cores divided by the actors (layout `remote`: one for each core). The actor's
-    own thread steps all other environments."""
+    own thread steps all other environments, but hide-and-seek uses as many threads as are set."""
     step_timeout_seconds: float = 60.0
     """An environment step that takes longer is a failure (see `failure_steps`)."""
     reset_timeout_seconds: float = 120.0

@@ -4,6 +4,7 @@ CartPole-v1, ALE/Pong-v5                     Gymnasium
 module:Name-v0, file.py:Name-v0              Gymnasium, once the module or file has registered it
 envpool:Pong-v5                              EnvPool
 pettingzoo:mpe2.simple_tag_v3                PettingZoo; `pettingzoo.` itself may be left out
+hide_and_seek, hide_and_seek_fort            this package's own groups (`ids.OWN_GROUPS`)
 module:Attr, file.py:Attr                    your class or function; what it makes decides the group
 """
 
@@ -21,6 +22,8 @@ from srl.envs.protocol import EnvConfig, EnvGroup, OnCall, PolicyAgents
 from srl.envs.spaces import AgentSpaces
 from srl.envs.time_limit import time_limit
 from srl.errors import ConfigError, SrlError
+from srl.extras import require
+from srl.resolve import resolve
 from srl.tracebacks import USER_ERRORS
 
 VECTOR_FROM = 8
@@ -104,6 +107,12 @@ def _make_by_id(
         from srl.envs.envpool_group import EnvPoolGroup
 
         return EnvPoolGroup(config, rest, num_envs, policy_agents, on_call, render)
+    if config.id in ids.OWN_GROUPS:
+        require("mujoco", f"environment {config.id!r}")
+        own: EnvGroup = resolve(ids.OWN_GROUPS[config.id])(
+            config, num_envs, policy_agents, on_call, render
+        )
+        return own
     if prefix == "pettingzoo":
         make: Any = factory.pettingzoo_factory(config, rest, render)
     elif ":" in config.id and not ids.is_gymnasium_id(rest):

@@ -185,12 +185,14 @@ def _user_recipe(path: str) -> Experiment | None:
 
 def _check_name(name: str) -> None:
     """Raises if no recipe and no environment has this name."""
-    from srl.envs.ids import find_gymnasium, gymnasium_ids
+    from srl.envs.ids import OWN_GROUPS, find_gymnasium, gymnasium_ids
 
+    if name in OWN_GROUPS:
+        return
     try:
         find_gymnasium(name)
     except ConfigError:
-        known = [*RECIPES, *gymnasium_ids()]
+        known = [*RECIPES, *OWN_GROUPS, *gymnasium_ids()]
         raise ConfigError(
             f"no recipe or environment is named {name!r}: {nearest(name, known)}"
         ) from None

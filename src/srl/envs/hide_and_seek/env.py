@@ -11,14 +11,10 @@ from pettingzoo import ParallelEnv
 from srl.data.tree import Tree
 from srl.envs.hide_and_seek.config import HideAndSeekConfig, changed, variant
 from srl.envs.hide_and_seek.detectors import detector_names
-from srl.envs.hide_and_seek.game import Game, agent_names
+from srl.envs.hide_and_seek.game import HEADS, Game, action_space, agent_names
 from srl.envs.hide_and_seek.observation import observation_space
+from srl.envs.hide_and_seek.render import draw
 from srl.errors import ConfigError
-
-
-def action_space(config: HideAndSeekConfig) -> spaces.MultiDiscrete:
-    """Forces along x and y, torque, grab and lock."""
-    return spaces.MultiDiscrete([config.action_levels] * 3 + [2, 2])
 
 
 class HideAndSeek(ParallelEnv):  # type: ignore[misc]
@@ -76,7 +72,7 @@ class HideAndSeek(ParallelEnv):  # type: ignore[misc]
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """Plays one step of all agents in the game."""
         game, acting = self.game, self.agents
-        batch = np.full((1, len(self.possible_agents), 5), self.config.action_levels // 2)
+        batch = np.full((1, len(self.possible_agents), HEADS), self.config.action_levels // 2)
         batch[..., 3:] = 0
         for agent, action in actions.items():
             batch[0, self.possible_agents.index(agent)] = action
@@ -107,6 +103,10 @@ class HideAndSeek(ParallelEnv):  # type: ignore[misc]
             }
             for agent in agents
         }
+
+    def render(self) -> np.ndarray:
+        """A picture (uint8 [height, width, 3]) of the game."""
+        return draw(self.game, 0)
 
     def state(self) -> dict[str, Tree]:
         """Everything that the rest of the episode depends on, for `restore`.

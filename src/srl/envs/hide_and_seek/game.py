@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+from gymnasium import spaces
 
 from srl.data.tree import Tree
 from srl.envs.hide_and_seek.config import HideAndSeekConfig
@@ -25,6 +26,11 @@ HEADS = 5
 """Parts of an action: forces along x and y, torque, grab, lock."""
 
 
+def action_space(config: HideAndSeekConfig) -> spaces.MultiDiscrete:
+    """Forces along x and y, torque, grab and lock."""
+    return spaces.MultiDiscrete([config.action_levels] * 3 + [2, 2])
+
+
 def agent_names(config: HideAndSeekConfig) -> tuple[str, ...]:
     """The names of all agents that a game may have."""
     return (
@@ -36,8 +42,12 @@ def agent_names(config: HideAndSeekConfig) -> tuple[str, ...]:
 class Game:
     """The worlds of a game. Arrays are written again at every tick."""
 
-    def __init__(self, config: HideAndSeekConfig, num_worlds: int, threads: int = 1) -> None:
+    def __init__(
+        self, config: HideAndSeekConfig, num_worlds: int, *, threads: int = 1, max_steps: int = 0
+    ) -> None:
+        """`max_steps` ends episodes earlier than the horizon, if it is not 0."""
         self.config = config
+        self._num_steps = min(config.num_steps, max_steps or config.num_steps)
         self.num_worlds = num_worlds
         # Settings without room for everything fail here, not in the first episode.
         draw_start(config, np.random.default_rng(0))
@@ -110,7 +120,7 @@ class Game:
         self.time += playing & ~self.discarded
         for world in np.flatnonzero(self.discarded).tolist():
             # The episode ends with the last observation that physics could explain.
-            self.worlds.qpos[world], self.worlds.qvel[world] = (a[world] for a in self._last)
+            self.worlds.rewind(world, self._last[0][world], self._last[1][world])
         for world in starting:
             self._begin(world, draw_start(self.config, self._randoms[world]))
         self._observe()
@@ -149,7 +159,7 @@ class Game:
         self.detectors.watch(self.seen & counted, paid)
         for world in np.flatnonzero(counted & (self.time == config.preparation_steps)).tolist():
             self.detectors.end_preparation(world)
-        ended = counted & (self.time >= config.num_steps)
+        ended = counted & (self.time >= self._num_steps)
         for world in np.flatnonzero(ended).tolist():
             self.detectors.end(world)
         for world in np.flatnonzero(self.discarded).tolist():

@@ -84,6 +84,10 @@ class Observation:
             if kind == "boxes" or self._config.lockable_ramps:
                 array[..., -3:] = locked[:, :, which]
         self._write_masks()
+        missing = ~self._worlds.present[:, :agents]
+        if missing.any():
+            for array in arrays.values():
+                array[missing] = 0
 
     def _write_rows(self, time: np.ndarray) -> None:
         """Computes the numbers of each body once, for all that observe it."""

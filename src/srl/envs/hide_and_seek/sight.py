@@ -94,6 +94,23 @@ class Sight:
         no_hit = worlds.scene.config.lidar_no_hit
         np.copyto(self.lidar, np.where(distances < 0, no_hit, distances), casting="same_kind")
 
+    def seen_by(self, world: int, agent: int) -> list[int]:
+        """The bodies that an agent sees."""
+        return self._others[agent][self.visible[world, agent]].tolist()  # type: ignore[no-any-return]
+
+    def outline(self, world: int, agent: int, angles: np.ndarray) -> np.ndarray:
+        """float [angles]: how far an agent can see at the height of its centre, for pictures."""
+        rays = np.stack([np.cos(angles), np.sin(angles), np.zeros_like(angles)], -1).reshape(-1)
+        hits, distances = np.full(len(angles), -1, np.int32), np.zeros(len(angles))
+        body, origin = self._calls[world][agent][:2]
+        model, data = self._worlds.models[world], self._worlds.datas[world]
+        mujoco.mj_multiRay(
+            model, data, origin, rays, self._groups, True, body, hits, distances, None,
+            len(angles), mujoco.mjMAXVAL,
+        )  # fmt: skip
+        far = 2 * self._worlds.scene.config.side
+        return np.where(distances < 0, far, distances)
+
     def _in_cone(self) -> np.ndarray:
         """bool [worlds, agents, others]: whether the other's centre is in the agent's cone."""
         worlds, agents = self._worlds, len(self._others)

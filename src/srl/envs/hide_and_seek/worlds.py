@@ -42,8 +42,9 @@ class Worlds:
         """float [worlds, boxes, 2]: full sizes along the box's own x and y."""
         self.control = np.zeros((num_worlds, scene.num_agents, 3))
         """float [worlds, agents, 3]: controls of the motors along x, y and around z."""
-        self.walls = np.zeros((num_worlds, len(scene.wall_ids), 4))
-        """float [worlds, pieces, 4]: centre and half sizes; zeros for pieces that are missing."""
+        self.walls = np.full((num_worlds, len(scene.wall_ids), 4), np.nan)
+        """float [worlds, pieces, 4]: centre and half sizes; zeros for pieces that are missing. NaN
+        before the first episode."""
         self.doors = np.full((num_worlds, max_doors(scene.config), 2), -1)
         """int [worlds, doors, 2]: the two pieces beside each door, or -1."""
         self.models = [scene.model.__copy__() for _ in range(num_worlds)]
@@ -119,6 +120,13 @@ class Worlds:
         if not scene.config.physics.planar:
             qpos[:, 2] = scene.rest_heights
         data.qpos[:] = qpos.reshape(-1)
+        self.refresh(index)
+
+    def rewind(self, index: int, qpos: np.ndarray, qvel: np.ndarray) -> None:
+        """Puts one world back to earlier positions and speeds."""
+        model, data = self.models[index], self.datas[index]
+        mujoco.mj_resetData(model, data)
+        data.qpos[:], data.qvel[:] = qpos.reshape(-1), qvel.reshape(-1)
         self.refresh(index)
 
     def refresh(self, index: int) -> None:
