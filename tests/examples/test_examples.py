@@ -20,13 +20,21 @@ PROMISES = {
         r"without: return (\S+),": (-0.1, 0.1),
     },
     "06_two_hosts.py": {r"return: (\S+),": (400, 500)},
+    "07_policy_from_scratch.py": {r"return: (\S+),": (300, 500)},
+    "08_algorithm_from_scratch.py": {r"return: (\S+),": (300, 500)},
 }
 """What each example prints, and between which numbers it lies. Seen: 500 and 500; 0.79 and -0.56;
-500; 500; 0.99 and 0.00; 500."""
+500; 500; 0.99 and 0.00; 500; 500; 500."""
 
 
 def test_every_example_is_here() -> None:
     assert {path.name for path in EXAMPLES.glob("0*.py")} == set(PROMISES)
+
+
+def test_an_algorithm_from_scratch_is_short_and_needs_no_ppo() -> None:
+    text = (EXAMPLES / "08_algorithm_from_scratch.py").read_text()
+    assert len(text.splitlines()) < 120
+    assert "algorithms.ppo" not in text
 
 
 @pytest.mark.parametrize("name", PROMISES)
