@@ -4,8 +4,8 @@
 
 A policy is a subclass of `Policy`, which is a torch module. It says what it adds to every action
 (`extras_spec`) and what it remembers (`state_spec`), and chooses actions (`act`). PPO also asks for
-`unroll`, which goes over whole fragments with gradients. The policy below shares nothing with
-`ActorCritic`.
+`unroll`, which goes over whole fragments with gradients, and for running statistics; a policy that
+has none inherits `TracksStatistics`. The policy below shares nothing with `ActorCritic`.
 
 `Positions` is CartPole that shows no speeds. So the policy remembers the last observation, and sees
 the difference. What it remembers is stored with the data: the trainer, in another process, sees
@@ -23,9 +23,8 @@ from torch import nn
 
 import srl
 from srl.data.spec import AgentSpec, ArraySpec
-from srl.policies.actor_critic import Unroll
 from srl.policies.distributions import Categorical
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Act, Policy, TracksStatistics, Unroll
 
 
 class Positions(gymnasium.ObservationWrapper):
@@ -49,7 +48,7 @@ class DifferenceConfig:
     """Factor of the difference: a pole moves little between two ticks."""
 
 
-class DifferencePolicy(Policy):
+class DifferencePolicy(Policy, TracksStatistics):
     """Chooses by an observation and its difference to the last one."""
 
     Config = DifferenceConfig

@@ -7,9 +7,8 @@ one learner step of each batch (`update`). It knows nothing of processes, stream
 runs in every layout. Below is advantage actor-critic (A2C, Mnih et al. 2016): one gradient step for
 each batch, which is then thrown away. It shares nothing with PPO.
 
-A2C is only right for samples of the current policy. It declares nothing else, so each batch is
-collected with the newest weights. (An algorithm that is right for older samples too sets
-`handles_stale_samples = True` and a `max_policy_age` in `Sampling`.)
+A2C is only right for samples of the current policy, so each batch is collected with the newest
+weights. (An algorithm that is right for older samples declares `handles_stale_samples = True`.)
 """
 
 import sys
@@ -25,6 +24,7 @@ from srl.algorithms.ops.gae import gae
 from srl.algorithms.protocol import Algorithm, Sampling
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import tree_map
+from srl.policies.protocol import Policy, Unrolls, require_protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ def zero_outside(used: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 class A2C(Algorithm):
-    """Advantage actor-critic, for any policy with a method `unroll`."""
+    """Advantage actor-critic, for any policy with `unroll`."""
 
     Config = A2CConfig
 
-    def __init__(self, policy: Any, config: A2CConfig, *, device: str = "cpu", seed: int = 0):
+    def __init__(self, policy: Policy, config: A2CConfig, *, device: str = "cpu", seed: int = 0):
         self.policy, self.config, self.device = policy.to(device), config, device
         self.optimizer = Adam(policy.parameters(), lr=config.learning_rate)
 
@@ -62,29 +62,31 @@ class A2C(Algorithm):
         # Policy state is stored once in each fragment, at its first tick.
         return Sampling(length=config.fragment_length, state_every=config.fragment_length)
 
+    @classmethod
+    def check(cls, config: A2CConfig, policy: Policy) -> None:
+        require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
+
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         config, data = self.config, batch.data
 
         def load(tree: Any) -> Any:
             return tree_map(lambda array: torch.tensor(array, device=self.device), tree)
 
-        acted, reward, is_first = load(data.acted), load(data.reward), load(data.is_first)
-        terminated, truncated = load(data.terminated), load(data.truncated)
+        ticks = ("reward", "acted", "terminated", "truncated")
+        steps = {name: load(getattr(data, name)) for name in ticks}
+        acted = steps["acted"]
         # The policy is asked where it acts, and for the value where time ran out.
-        asked = (acted | truncated) & ~terminated
+        asked = (acted | steps["truncated"]) & ~steps["terminated"]
         now = self.policy.unroll(
             tree_map(lambda leaf: zero_outside(asked, leaf), load(data.obs)),
             tree_map(lambda state: state[0], load(data.policy_state)),
-            is_first,
+            load(data.is_first),
             asked,
             load(data.action_mask),
         )
         # Knows about episode ends and ticks without an action; the last tick only bootstraps.
-        ends = {"terminated": terminated, "truncated": truncated}
-        traced = gae(
-            value=now.value.detach(), reward=reward, acted=acted, **ends,
-            gamma=config.gamma, lam=config.gae_lambda,
-        )  # fmt: skip
+        value = now.value.detach()
+        traced = gae(value=value, gamma=config.gamma, lam=config.gae_lambda, **steps)
         used = acted[:-1]
         log_prob = now.distribution.log_prob(zero_outside(acted, load(data.action)))[:-1][used]
         entropy = now.distribution.entropy()[:-1][used].mean()
