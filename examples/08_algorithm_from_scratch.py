@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import srl
-from srl.algorithms.adam import Adam
+from srl.algorithms.learning.adam import Adam
 from srl.algorithms.ops.gae import gae
 from srl.algorithms.protocol import Algorithm, Sampling
 from srl.data.records import SampleBatch, TrainResult

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "algorithms"))
 from ppo_data import AGENT, learn, split_batch
 
 from srl.algorithms.collective import Collective
+from srl.algorithms.learning.step import sum_over_ranks
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
@@ -114,7 +115,7 @@ def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
 
     algorithm.join(link(carrier, folder, rank, count))
     loss, metrics = algorithm._find_gradients(minibatch(algorithm))
-    algorithm._together(loss, metrics, 1.0 / count)
+    sum_over_ranks(algorithm.ranks, algorithm.optimizer, loss, metrics, 1.0 / count)
     torch.testing.assert_close(algorithm.optimizer.grad, theirs, rtol=1e-5, atol=1e-7)
     assert float(theirs.abs().max()) > 1e-3
     (folder / f"equal-{rank}").touch()

@@ -167,6 +167,18 @@ class TracksStatistics(Protocol):
         return
 
 
+def require_extras(policy: Policy, names: tuple[str, ...], asked_by: str) -> None:
+    """Raises a ConfigError unless each reply of `policy` carries these extras."""
+    offered = policy.extras_spec if isinstance(policy.extras_spec, dict) else {}
+    missing = [name for name in names if name not in offered]
+    if missing:
+        raise ConfigError(
+            f"algorithm: {asked_by} expects a policy with extras {' and '.join(names)}, got "
+            f"{type(policy).__name__} with {sorted(offered) or 'none'}. Use policy=actor_critic, "
+            f"or add {' and '.join(missing)}."
+        )
+
+
 def require_protocol(policy: Policy, protocol: type, asked_by: str, advice: str) -> None:
     """Raises a ConfigError unless `policy` has all members of a protocol.
 

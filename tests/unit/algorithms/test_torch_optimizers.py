@@ -12,7 +12,7 @@ import pytest
 import torch
 from ppo_data import AGENT, random_batch
 
-from srl.algorithms.adam import Adam
+from srl.algorithms.learning.adam import Adam
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.data.codec import dump_state, parse_state

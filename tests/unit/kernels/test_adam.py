@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from srl.algorithms.adam import Adam
+from srl.algorithms.learning.adam import Adam
 from srl.data.tree import flatten
 from srl.kernels.adam import has_fused_adam
 
@@ -67,7 +67,7 @@ def test_the_kernel_steps_as_torch_does_and_their_states_are_one() -> None:
 def test_does_not_import_the_compiler() -> None:
     code = """
 import sys, torch
-from srl.algorithms.adam import Adam
+from srl.algorithms.learning.adam import Adam
 module = torch.nn.Linear(2, 2)
 adam = Adam(module.parameters(), lr=0.1)
 module(torch.zeros(1, 2)).sum().backward()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from srl.algorithms.adam import Adam
+from srl.algorithms.learning.adam import Adam
 from srl.data.spec import (
     ActionSpec,
     AgentSpec,

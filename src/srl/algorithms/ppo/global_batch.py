@@ -12,6 +12,8 @@ from __future__ import annotations
 import torch
 
 from srl.algorithms.collective import Collective
+from srl.algorithms.learning.step import Metrics
+from srl.algorithms.ops.masking import explained_variance
 from srl.algorithms.ppo.rollout import Rollout
 
 
@@ -44,6 +46,19 @@ class GlobalBatch:
     def select(self, x: torch.Tensor) -> torch.Tensor:
         """Selects the [N] samples that count from [T, B]."""
         return x[self.counts[: x.shape[0]]]
+
+    def metrics(self) -> Metrics:
+        """How many samples there are, how large they are, and how well the critic knew them."""
+        advantage, target = self.select(self.advantage), self.select(self.target)
+        if not len(target):
+            return {"num_samples": target.new_zeros(())}
+        return {
+            "num_samples": target.new_tensor(len(target)),
+            "explained_variance": explained_variance(self.select(self.value), target),
+            "advantage_mean": advantage.mean(),
+            "advantage_std": advantage.std(correction=0),
+            "return_mean": target.mean(),
+        }
 
     def sample_index(self) -> torch.Tensor:
         """The flat index of every sample that counts, [N]."""

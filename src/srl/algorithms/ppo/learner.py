@@ -3,32 +3,35 @@ episodes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
-from srl.algorithms.adam import Adam
 from srl.algorithms.collective import Collective
-from srl.algorithms.flat_optimizer import FlatOptimizer
+from srl.algorithms.learning.adam import Adam
+from srl.algorithms.learning.buffers import PolicyBuffers, track
+from srl.algorithms.learning.flat_optimizer import FlatOptimizer
+from srl.algorithms.learning.step import Metrics, means, sum_over_ranks, take_step
+from srl.algorithms.learning.torch_optimizer import as_flat
 from srl.algorithms.ops.gae import gae
 from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.evaluate import PolicyOutputs, evaluate, evaluate_all
 from srl.algorithms.ppo.fast import fast_surrogate, gradients_by_hand
 from srl.algorithms.ppo.global_batch import GlobalBatch
-from srl.algorithms.ppo.metrics import Metrics, batch_metrics, means
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.algorithms.ppo.surrogate import LossWeights, SurrogateSamples, surrogate
 from srl.algorithms.protocol import Algorithm, Sampling, seeded
-from srl.algorithms.torch_optimizer import as_flat
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
-from srl.errors import ConfigError, LearnError
-from srl.policies.nets.norm import RunningNorm
-from srl.policies.protocol import Policy, TracksStatistics, Unrolls, require_protocol
+from srl.policies.protocol import (
+    Policy,
+    TracksStatistics,
+    Unrolls,
+    require_extras,
+    require_protocol,
+)
 
 
 class PPO(Algorithm):
@@ -69,9 +72,7 @@ class PPO(Algorithm):
         own_loss = own.loss is not PPO.loss or own.evaluate is not PPO.evaluate
         self._manual = None if own_loss else policy.manual_gradients
         self._surrogate = surrogate if policy.kernels == "reference" else fast_surrogate
-        self._unsynced_buffers: list[torch.Tensor] = []
-        """Buffers that each trainer would change in a different way."""
-        self._buffer_backup: list[torch.Tensor] = []
+        self._buffers = PolicyBuffers(policy)
         self._counters_backup = self._generator.get_state(), 0
 
     @classmethod
@@ -86,16 +87,8 @@ class PPO(Algorithm):
 
     @classmethod
     def check(cls, config: PPOConfig, policy: Policy) -> None:
-        """PPO needs log_prob and value with every action, and a policy with `unroll`."""
-        offered = policy.extras_spec if isinstance(policy.extras_spec, dict) else {}
-        missing = [name for name in ("log_prob", "value") if name not in offered]
-        name = type(policy).__name__
-        if missing:
-            raise ConfigError(
-                f"algorithm: {cls.__name__} expects a policy with extras log_prob and value, "
-                f"got {name} with {sorted(offered) or 'none'}. Use policy=actor_critic, or add "
-                f"{' and '.join(missing)}."
-            )
+        """PPO needs log_prob and value with every action, sequences, and running statistics."""
+        require_extras(policy, ("log_prob", "value"), cls.__name__)
         require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
         require_protocol(
             policy,
@@ -181,13 +174,14 @@ class PPO(Algorithm):
             # Fresh networks choose almost uniformly for any input, so the statistics may change
             # before the first training. Later that would move the policy away from the rollout's
             # log_probs.
-            self._track(self._statistics.track_obs, *rollout.frames())
+            track(self._statistics.track_obs, *rollout.frames(), update=self.num_updates)
         if config.use_vtrace:
             rollout.bound_by_behaviour()
         rollout.set_targets(*self.targets(rollout))
         global_batch = GlobalBatch(rollout, batch.num_fragments, self.ranks)
-        summary = batch_metrics(global_batch)
-        self._track(self._statistics.track_returns, rollout.select(rollout.target))
+        summary = global_batch.metrics()
+        returns = rollout.select(rollout.target)
+        track(self._statistics.track_returns, returns, update=self.num_updates)
         records: list[Metrics] = []
         epochs_done = 0
         for _ in range(config.epochs):
@@ -211,9 +205,8 @@ class PPO(Algorithm):
                 if float(divergence) > config.target_kl:
                     break
         if not first:
-            self._track(self._statistics.track_obs, *rollout.frames())
-        for buffer in self._unsynced_buffers:
-            buffer.copy_(self.ranks.gather(buffer)[0])
+            track(self._statistics.track_obs, *rollout.frames(), update=self.num_updates)
+        self._buffers.synchronize()
         self.num_updates += 1
         metrics = means(records) | {name: float(value) for name, value in summary.items()}
         metrics["learning_rate"] = self.optimizer.lr
@@ -238,29 +231,18 @@ class PPO(Algorithm):
     def join(self, ranks: Collective) -> None:
         """Learns with other trainers: statistics are of all data, other buffers the first one's."""
         super().join(ranks)
-        together = ranks.count > 1
-        self._unsynced_buffers = []
-        for module in self.policy.modules():
-            if isinstance(module, RunningNorm):
-                module.gather = ranks.gather if together else None
-            elif together:
-                self._unsynced_buffers += module.buffers(recurse=False)
+        self._buffers.join(ranks)
 
     def backup(self) -> None:
         """Copies all that an update changes into kept memory: no new pages for each update."""
         self.optimizer.backup()
-        buffers = list(self.policy.buffers())
-        if not self._buffer_backup:
-            self._buffer_backup = [torch.empty_like(buffer) for buffer in buffers]
-        for kept, buffer in zip(self._buffer_backup, buffers, strict=True):
-            kept.copy_(buffer)
+        self._buffers.backup()
         self._counters_backup = self._generator.get_state(), self.num_updates
 
     def rollback(self) -> None:
         """Restores what the last `backup` copied."""
         self.optimizer.rollback()
-        for kept, buffer in zip(self._buffer_backup, self.policy.buffers(), strict=True):
-            buffer.copy_(kept)
+        self._buffers.rollback()
         generator, self.num_updates = self._counters_backup
         self._generator.set_state(generator)
 
@@ -296,38 +278,8 @@ class PPO(Algorithm):
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
         loss, metrics = self._find_gradients(minibatch)
-        if self.ranks.count > 1:
-            loss, metrics = self._together(loss, metrics, minibatch.share)
-        norm = self.optimizer.clip(self.config.max_grad_norm)
-        if not math.isfinite(float(loss) + norm):
-            raise LearnError(
-                f"update {self.num_updates}: expected a finite loss and gradient, got loss "
-                f"{float(loss):.4g} and gradient norm {norm:.4g}. The weights are as before this "
-                "step. Look for NaN or huge numbers in observations and rewards "
-                "(network.normalize_obs, algorithm.clip_reward), or lower algorithm.learning_rate."
-            )
-        self.optimizer.step()
+        loss, metrics = sum_over_ranks(self.ranks, self.optimizer, loss, metrics, minibatch.share)
+        norm = take_step(self.optimizer, loss, self.config.max_grad_norm, self.num_updates)
         metrics["loss"] = loss
         metrics["grad_norm"] = loss.new_tensor(norm)
         return metrics
-
-    def _together(
-        self, loss: torch.Tensor, metrics: Metrics, share: float
-    ) -> tuple[torch.Tensor, Metrics]:
-        """Sums the gradient (in place), the loss and the metrics over all ranks."""
-        numbers = torch.stack([loss, *metrics.values()]).to(self.optimizer.grad)
-        own = torch.cat([self.optimizer.grad, numbers])
-        total = self.ranks.sum(own.mul_(share) if share else torch.zeros_like(own))
-        size = self.optimizer.grad.numel()
-        self.optimizer.grad.copy_(total[:size])
-        numbers = total[size:]
-        return numbers[0], dict(zip(metrics, numbers[1:].unbind(), strict=True))
-
-    def _track(self, track: Callable[..., None], *values: Any) -> None:
-        """Updates the policy's running statistics."""
-        try:
-            track(*values)
-        except LearnError as error:
-            raise LearnError(
-                f"update {self.num_updates}: {error} Look at what the environment returns."
-            ) from None

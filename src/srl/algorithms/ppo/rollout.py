@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from srl.algorithms.learning.transfer import to_device
 from srl.algorithms.ops.masking import normalized
 from srl.algorithms.ppo.surrogate import MAX_WEIGHT
-from srl.algorithms.ppo.transfer import to_device
 from srl.data.records import SampleBatch
 from srl.data.spec import ArraySpec
 from srl.data.stacking import stack_index

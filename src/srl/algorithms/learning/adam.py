@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from srl.algorithms.flat_optimizer import FlatOptimizer, names_in
+from srl.algorithms.learning.flat_optimizer import FlatOptimizer, names_in
 from srl.data.tree import Tree
 from srl.errors import CheckpointError
 from srl.kernels.adam import AdamState, fused_adam, has_fused_adam

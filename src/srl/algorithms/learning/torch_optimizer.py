@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from srl.algorithms.flat_optimizer import FlatOptimizer, names_in
+from srl.algorithms.learning.flat_optimizer import FlatOptimizer, names_in
 from srl.data.tree import Tree
 from srl.errors import CheckpointError, ConfigError
 
@@ -24,8 +24,8 @@ def as_flat(made: Any, policy: nn.Module, learning_rate: float) -> FlatOptimizer
         return TorchOptimizer(made, policy, learning_rate)
     if not isinstance(made, FlatOptimizer):
         raise ConfigError(
-            "make_optimizer: expected a torch.optim.Optimizer or srl.algorithms.adam.Adam, got "
-            f"{type(made).__name__}."
+            "make_optimizer: expected a torch.optim.Optimizer or "
+            f"srl.algorithms.learning.adam.Adam, got {type(made).__name__}."
         )
     trained = [name for name, p in policy.named_parameters() if p.requires_grad]
     missing = sorted(set(trained) - set(names_in(policy, made.parameters)))
