@@ -152,10 +152,12 @@ class _Finder:
         if slots >= age:
             more = 2 * self._number("sample.slots", 4)
             return self._change(text + "too few slots", "slots", "add slots", "sample.slots", more)
-        more = self._number("algorithm.max_policy_age", 0) + 1
         text += "they run in turn"
-        how = "let samples be older, or use more groups"
-        return self._change(text, "policy_age", how, "algorithm.max_policy_age", more)
+        key, how = "algorithm.max_policy_age", "let samples be older, or use more groups"
+        if key not in self.settings:
+            text += ", because the algorithm learns only from samples of the newest policy"
+            return self._answer(text, "policy_age")
+        return self._change(text, "policy_age", how, key, self._number(key, 0) + 1)
 
     def _inference(self, samples: float, inference: float) -> Diagnosis:
         policy = self.shares.get("policy", Share(0.0, {}))

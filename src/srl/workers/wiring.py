@@ -50,6 +50,8 @@ class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
     network: dict[str, Any]
     algorithm_class: str
     algorithm: dict[str, Any]
+    handles_stale_samples: bool
+    """Whether the algorithm may learn from samples of an older version."""
     parameters: ParameterSpec
     weights: str = ""
     """File of the weights that it starts with; empty starts with new ones."""

@@ -45,7 +45,7 @@ class OwnTargets(PPO):
         return super().targets(rollout)
 
 
-def plan_ages(kind: type, **settings: Any) -> list[int | None]:
+def plan_ages(kind: type[PPO], **settings: Any) -> list[int | None]:
     experiment = Experiment(
         env=EnvConfig(id="CartPole-v1"),
         actor=ActorConfig(envs=4),
@@ -54,6 +54,7 @@ def plan_ages(kind: type, **settings: Any) -> list[int | None]:
     )
     settled = resolve_settings(experiment, 2, "cpu")
     plan = make_plan(settled, probe(settled.env), "cpu")[0]
+    assert plan.policies["default"].handles_stale_samples is kind.handles_stale_samples
     return [stream.spec.max_policy_age for stream in plan.samples.values()]
 
 

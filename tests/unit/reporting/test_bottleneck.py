@@ -110,6 +110,15 @@ def test_every_planted_bottleneck_is_named_with_its_setting(name):
     assert not found.cores_full
 
 
+def test_samples_are_not_made_older_where_the_algorithm_needs_new_ones():
+    settings = {k: v for k, v in SETTINGS.items() if k != "algorithm.max_policy_age"}
+    found = diagnose(SHAPES["lock-step"][0], MACHINE, settings)
+    assert found.setting is None
+    assert found.text.endswith(
+        "because the algorithm learns only from samples of the newest policy"
+    )
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_full_cores_are_said_and_no_setting_is_promised(name):
     times, (part, *_) = copy.deepcopy(SHAPES[name])

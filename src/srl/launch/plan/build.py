@@ -155,6 +155,7 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
             network=network,
             algorithm_class=path_of(algorithm_class),
             algorithm=algorithm,
+            handles_stale_samples=algorithm_class.handles_stale_samples,
             parameters=ParameterSpec(policy=name, shapes={}),
         )
     return plans

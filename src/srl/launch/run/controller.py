@@ -287,7 +287,8 @@ class Controller:
     def _settings(self) -> dict[str, object]:
         experiment = self.experiment
         slots = {stream.spec.slots * stream.parts for stream in self.plan.samples.values()}
-        algorithm = next(iter(self.plan.policies.values())).algorithm
+        policy = next(iter(self.plan.policies.values()))
+        ages = ("max_policy_age",) if policy.handles_stale_samples else ()
         return {
             "layout": experiment.layout,
             "actor.envs": experiment.actor.envs,
@@ -296,7 +297,7 @@ class Controller:
             "inference.count": experiment.inference.count,
             "trainer.threads": experiment.trainer.threads,
             "sample.slots": max(slots, default=0),
-            "algorithm.max_policy_age": algorithm.get("max_policy_age", 0),
+            **{f"algorithm.{k}": policy.algorithm[k] for k in ages if k in policy.algorithm},
         }
 
     # -- checkpoints -------------------------------------------------------------------------------
