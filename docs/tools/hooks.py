@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Draws ```mermaid blocks when the site is built."""
+    """Draws ```mermaid blocks when the site is built, and adds the algorithms' pages."""
     fence = {"name": "mermaid", "class": "sequence", "format": sequence.fence}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
+    reference_pages = next(section for section in config.nav if "Reference" in section)
+    reference_pages["Reference"] += outside.algorithm_pages()
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:

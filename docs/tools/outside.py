@@ -20,6 +20,12 @@ _FENCE = re.compile(r"(^ *(`{3,}|~{3,}).*?^ *\2 *$)", re.S | re.M)
 _START = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 
+def algorithm_pages() -> list[str]:
+    """The README of each algorithm."""
+    pages = (ROOT / "src" / "srl" / "algorithms").glob("*/README.md")
+    return sorted(str(path.relative_to(ROOT)) for path in pages)
+
+
 def is_asset(path: str) -> bool:
     """Whether a file is part of the site as it is."""
     return PurePosixPath(path).suffix in _ASSETS
@@ -46,8 +52,8 @@ def path_of(uri: str) -> str:
 @cache
 def linked_files() -> frozenset[str]:
     """Files and folders outside of docs/ that some page links to, those of these pages included."""
-    pages = [*_START, *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
-    found = set(_START)
+    found = {*_START, *algorithm_pages()}
+    pages = [*found, *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
     while pages:
         page = pages.pop()
         if page.endswith(".md") or (ROOT / page).is_dir():

@@ -232,4 +232,4 @@ def _box(kind: str, x: float, y: float, width: float, height: float) -> str:
 
 def fence(source: str, *_: Any, **__: Any) -> str:
     """Draws a ```mermaid block; called by pymdownx.superfences."""
-    return f'<div class="sequence">{draw(source)}</div>'
+    return f'<div class="sequence" data-search-exclude>{draw(source)}</div>'

@@ -91,3 +91,11 @@ def test_a_sequence_diagram_shows_all_of_its_texts_and_refuses_what_it_does_not_
     for line in ("A->B: another arrow", "A->>C: to nobody"):
         with pytest.raises(sequence.DiagramError):
             sequence.draw(source + line)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    docs = ROOT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
+    text = (ROOT / "mkdocs.yml").read_text()
+    named = set(re.findall(r"^ +- (?:[\w -]+: )?(\S+\.md)$", text, re.M)) - {"index.md"}
+    assert named == pages, "list it under `nav` in mkdocs.yml"
