@@ -188,10 +188,11 @@ ALGORITHM_FREE = frozenset(
         *("actor.max_count", "actor.max_restarts", "env.max_failures", "env.failure_steps"),
         *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.threads"),
         *("env.step_timeout_seconds", "env.reset_timeout_seconds", "resources", "ray", "slurm"),
-        *("pack_pixels", "bridge_port"),
+        *("pack_pixels", "bridge_port", "network.kernels", "policies.*.network.kernels"),
     }
 )
-"""Settings that may change when a run is resumed, because they do not change what is learned."""
+"""Settings that may change when a run is resumed, because they do not change what is learned. `*`
+is the name of a policy."""
 
 
 # -- the graph ---------------------------------------------------------------------------------

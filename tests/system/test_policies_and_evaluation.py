@@ -189,6 +189,17 @@ def test_a_resumed_run_needs_its_source_no_more(tmp_path: Path) -> None:
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+def test_a_run_with_kernels_goes_on_without_them(tmp_path: Path) -> None:
+    given = {**SMALL, "network.kernels": "fast"}
+    run = train("CartPole-v1", layout="serial", steps=200, run_dir=tmp_path, set=given, quiet=True)
+    before = weights(run, "default")
+    plain = {"network.kernels": "reference"}
+    again = resume(run.path, set={"steps": 400, **plain}, quiet=True)
+    assert again.summary.env_steps >= 400
+    assert len(again.evaluate(episodes=1).returns) == 1
+    assert set(weights(again, "default")) == set(before)
+
+
 def test_trainers_of_several_policies_are_one_kind_to_the_report(tmp_path: Path) -> None:
     summary = tag(tmp_path / "run").summary
     assert set(summary.workers) == {"trainer", "policy", "actor"}

@@ -13,7 +13,7 @@ import pytest
 
 from srl.envs.protocol import EnvConfig
 from srl.errors import CheckpointError, ConfigError, RunError
-from srl.experiment import Experiment
+from srl.experiment import Experiment, PolicyConfig
 from srl.launch.directory import run_dir
 from srl.launch.directory.run_dir import RunDir, new_run_dir, split_source, weights_of
 from srl.services.checkpoint_parts import FolderLock
@@ -143,3 +143,19 @@ def test_code_that_a_run_names_is_not_imported_to_compare_settings(tmp_path: Pat
     with pytest.raises(ConfigError, match=r"algorithm.name: .*Mine' -> 'ppo'"):
         directory.check_resumable(experiment)
     assert not mark.exists()
+
+
+def test_kernels_may_change_when_a_run_is_resumed(tmp_path: Path) -> None:
+    directory = trained(tmp_path / "run")
+
+    def choose(kernels: str, activation: str = "tanh") -> Experiment:
+        network = {"name": "actor_critic", "kernels": kernels, "activation": activation}
+        other = PolicyConfig(network={"kernels": kernels})
+        return Experiment(
+            env=EnvConfig(id="CartPole-v1"), network=network, policies={"default": other}
+        )
+
+    directory.write_config(choose("fast"))
+    directory.check_resumable(choose("reference"))
+    with pytest.raises(ConfigError, match=r"network.activation: 'tanh' -> 'relu'"):
+        directory.check_resumable(choose("reference", "relu"))

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -297,10 +298,11 @@ def _unusable(path: Path, error: OSError) -> RunError:
 
 def _learning_settings(experiment: Experiment) -> dict[str, Any]:
     """The settings that affect what is learned."""
+    free = [pattern for name in ALGORITHM_FREE for pattern in (name, f"{name}.*")]
     return {
         key: value
         for key, value in flatten(to_plain(experiment)).items()
-        if not any(key == free or key.startswith(f"{free}.") for free in ALGORITHM_FREE)
+        if not any(fnmatchcase(key, pattern) for pattern in free)
     }
 
 
