@@ -27,6 +27,14 @@ def test_cartpole_is_solved(train: Callable[..., srl.Run], layout: str, seed: in
         assert run.evaluate(episodes=20).mean >= 450
 
 
+def test_cartpole_is_solved_without_kernels(train: Callable[..., srl.Run]) -> None:
+    plain = {"network.kernels": "reference"}
+    run = train("cartpole", layout="serial", seed=1, until="return>=475", set=plain)
+
+    assert run.summary.reason == "reached return>=475"
+    assert run.summary.env_steps <= MOST_STEPS
+
+
 def test_vtrace_learns_from_data_that_is_many_versions_old(train: Callable[..., srl.Run]) -> None:
     # Seen over seeds 1 to 6: solved after 80,000 to 145,000 steps, at a mean age of 8 versions.
     run = train(

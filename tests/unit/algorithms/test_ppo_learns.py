@@ -51,8 +51,8 @@ BANDIT = {"episode_length": 3, "observe": one_hot, "pay": matches}
 
 @pytest.mark.parametrize(
     "network",
-    [{"normalize_returns": False}, {"normalize_obs": True}],
-    ids=["plain", "normalised"],
+    [{"normalize_returns": False}, {"normalize_obs": True}, {"kernels": "reference"}],
+    ids=["plain", "normalised", "reference"],
 )
 @pytest.mark.parametrize("vtrace", [False, True])
 def test_contextual_bandit(network: dict[str, Any], vtrace: bool) -> None:
