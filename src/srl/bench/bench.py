@@ -283,7 +283,7 @@ def costs_record(costs: Costs) -> dict[str, float]:
     return {
         name: round(cost * 1e6, 3)
         for name, cost in dataclasses.asdict(costs).items()
-        if name != "at_once"
+        if name != "overlaps"
     }
 
 

@@ -66,7 +66,7 @@ def costs_of(experiment: Experiment, cores: int, *measured: Timings) -> Costs:
         training=sum(one.cpu for one, _ in updates) / batch,
         collect_chain=min(env.wall + inference.wall for env, inference in ticks.values()) / envs,
         train_chain=max((min(one.wall, many.wall) for one, many in updates), default=0.0) / batch,
-        at_once=settings.get("max_policy_age", 0) != 0,
+        overlaps=settings.get("max_policy_age", 0) != 0,
     )
 
 

@@ -27,7 +27,7 @@ class Costs:
     """Seconds of one tick (step a group, choose its actions) / environments in all actors."""
     train_chain: float
     """Seconds of one learner step / environment steps in its batch, for the slowest policy."""
-    at_once: bool = True
+    overlaps: bool = True
     """Whether collecting goes on while the trainer learns (algorithm.max_policy_age is not 0)."""
 
     @property
@@ -38,7 +38,7 @@ class Costs:
     @property
     def chain_seconds(self) -> float:
         """Seconds of the longest serial chain, per environment step."""
-        if self.at_once:
+        if self.overlaps:
             return max(self.collect_chain, self.train_chain)
         return self.collect_chain + self.train_chain
 
@@ -58,7 +58,7 @@ def limit_of(costs: Costs, cores: int) -> Limit:
     by_chain = 1.0 / costs.chain_seconds
     if by_cores <= by_chain:
         return Limit(by_cores, "cores")
-    if not costs.at_once:
+    if not costs.overlaps:
         return Limit(by_chain, "collecting, then training")
     chain = "collecting" if costs.collect_chain > costs.train_chain else "training"
     return Limit(by_chain, chain)

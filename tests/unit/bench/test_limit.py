@@ -32,6 +32,6 @@ def test_the_chain_of_ticks_sets_it_where_environments_are_few() -> None:
 
 
 def test_without_overlap_both_chains_follow_each_other() -> None:
-    found = limit_of(dataclasses.replace(COSTS, at_once=False), cores=8)
+    found = limit_of(dataclasses.replace(COSTS, overlaps=False), cores=8)
     assert found.steps_per_second == pytest.approx(1 / 450e-6)
     assert found.binds == "collecting, then training"
