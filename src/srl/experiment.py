@@ -209,7 +209,7 @@ class WorkerGroup:
     """Workers that the plan has room for; 0 is `count`."""
     serves: tuple[str, ...] = ()
     """Policies whose inference requests it answers."""
-    asks: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
     """Policies that it sends inference requests to."""
     reads: tuple[str, ...] = ()
     """Sample streams it reads."""
@@ -341,7 +341,7 @@ def build_graph(experiment: Experiment) -> Graph:
         kind="srl.workers.actor:ActorWorker",
         count=experiment.actor.count,
         max_count=experiment.actor.max_count,
-        asks=all_policies,
+        requests=all_policies,
         writes=trained,
         follows=trained,
         max_restarts=experiment.actor.max_restarts,
@@ -392,7 +392,7 @@ def check_graph(graph: Graph) -> None:
 
 def _check_policies(graph: Graph) -> None:
     for verb, answer, problem in (
-        ("asks", "serves", "asks for its actions, but no worker group serves it"),
+        ("requests", "serves", "requests its actions, but no worker group serves it"),
         ("trains", "trains", ""),
     ):
         for name, group in graph.workers.items():

@@ -51,7 +51,7 @@ def find_flows(plan: Plan, box_of: dict[str, str]) -> list[Flow]:
     for name, policy in plan.policies.items():
         trainers = {boxes[w.name] for w in plan.workers if name in w.trains}
         # Actors follow only the version, to bound policy age; they read no weights.
-        readers = {boxes[w.name] for w in plan.workers if name in w.follows and not w.asks}
+        readers = {boxes[w.name] for w in plan.workers if name in w.follows and not w.requests}
         add("weights", name, trainers, readers, size_text(sizes[f"parameters/{policy.name}"]))
     for key, sample in plan.samples.items():
         writers = {boxes[name] for name in sample.writers}

@@ -131,7 +131,7 @@ def _make_boxes(plan: Plan, hosts: dict[str, str]) -> dict[str, _Box]:
 
 
 def _column(workers: list[WorkerPlan]) -> int:
-    if any(worker.asks for worker in workers):
+    if any(worker.requests for worker in workers):
         return 0
     return 2 if any(worker.trains for worker in workers) else 1
 
@@ -324,7 +324,7 @@ def _worker_detail(plan: Plan, worker: WorkerPlan) -> str:
     if worker.trains:
         algorithm = plan.policies[worker.trains[0]].algorithm_class.rpartition(":")[2]
         return f"trains {', '.join(worker.trains)} with {algorithm}"
-    if worker.asks and worker.writes:
+    if worker.requests and worker.writes:
         return f"steps {envs_text(plan)}"
     if worker.serves:
         return f"answers for {', '.join(worker.serves)}"

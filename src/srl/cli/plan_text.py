@@ -57,7 +57,7 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
         )
     lines += ["", "policies"]
     for name, policy in plan.policies.items():
-        readers = tuple(w.name for w in plan.workers if name in w.follows and not w.asks)
+        readers = tuple(w.name for w in plan.workers if name in w.follows and not w.requests)
         lines.append(
             f"  {name}: {policy.mode}, {agent_text(policy.agent)}, agents {_names(policy.agents)}, "
             f"{num_parameters(policy):,} parameters, {size_text(sizes[f'parameters/{name}'])} "
@@ -69,10 +69,10 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
 def _duties(plan: Plan, worker: WorkerPlan) -> str:
     """What a worker does, which streams it uses, and its threads."""
     duties = []
-    if worker.asks and worker.writes:
+    if worker.requests and worker.writes:
         pool = plan.experiment["env"]["threads"]
         duties.append(f"steps {envs_text(plan)}" + (f" on {pool} threads" if pool > 1 else ""))
-    for verb in ("serves", "asks", "reads", "writes", "trains"):
+    for verb in ("serves", "requests", "reads", "writes", "trains"):
         names = getattr(worker, verb)
         if names:
             duties.append(f"{verb} {_names(names)}")

@@ -165,7 +165,7 @@ class ActorWorker(Worker):
     def build(cls, context: Context) -> ActorWorker:
         """An actor from its part of the plan."""
         plan = context.plan
-        clients = {policy: context.inference_client(policy) for policy in context.worker.asks}
+        clients = {policy: context.inference_client(policy) for policy in context.worker.requests}
         sinks: dict[str, dict[int, SampleSink]] = {}
         for name in context.worker.writes:
             stream = plan.samples[name]

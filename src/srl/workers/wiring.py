@@ -94,7 +94,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     process: str
     serves: tuple[str, ...] = ()
-    asks: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()

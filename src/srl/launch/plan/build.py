@@ -271,7 +271,7 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         kind=group.kind,
         process=process,
         serves=group.serves,
-        asks=group.asks,
+        requests=group.requests,
         reads=group.reads,
         writes=group.writes,
         trains=group.trains,

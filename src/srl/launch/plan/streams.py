@@ -51,7 +51,7 @@ def own_streams(graph: Graph, group: WorkerGroup, index: int, groups: int) -> Wo
 def _num_agent_batches(worker: WorkerGroup | WorkerPlan, groups: int) -> int:
     """Agent batches of a worker for one policy, which is how many fragments it writes at once: an
     actor has one for each of its groups, any other worker has one."""
-    return groups if worker.asks else 1
+    return groups if worker.requests else 1
 
 
 def _part_name(stream: str, part: int, parts: int) -> str:
@@ -90,7 +90,7 @@ def plan_inference(
     its own process, else one that all processes share."""
     plans = {}
     for name, policy in policies.items():
-        clients = [w for w in workers if name in w.asks]
+        clients = [w for w in workers if name in w.requests]
         servers = [w for w in workers if name in w.serves]
         processes = {w.process for w in servers}
         if all(client.process in processes for client in clients):

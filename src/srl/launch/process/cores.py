@@ -26,7 +26,7 @@ CLAIMS = "srl-core"
 
 def take_turns(members: list[WorkerPlan], plan: Plan) -> bool:
     """Whether the threads of a process work one at a time, and wake each other often."""
-    steps = any(member.asks for member in members) and plan.num_groups == 1
+    steps = any(member.requests for member in members) and plan.num_groups == 1
     if not steps or any(member.threads > 1 for member in members):
         return False
     return pool_threads(convert(plan.experiment["env"], EnvConfig, "env")) == 1

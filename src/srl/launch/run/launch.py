@@ -359,7 +359,7 @@ def _modules(placed: Placed, experiment: Experiment) -> dict[str, tuple[str, ...
             wanted.add(policy)
         if any(group.trains for _, group, _ in members):
             wanted.add(algorithm)
-        if any(group.asks for _, group, _ in members):
+        if any(group.requests for _, group, _ in members):
             # The smallest module that imports Gymnasium and the code that all groups share.
             wanted.add("srl.envs.vector_group:VectorGroup")
         ours = {path.partition(":")[0] for path in wanted if path.startswith("srl.")}
