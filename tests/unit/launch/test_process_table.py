@@ -45,17 +45,17 @@ def process_table(tmp_path: Path) -> Iterator[ProcessTable]:
     processes = placed(actor=2)
     modules: dict[str, tuple[str, ...]] = dict.fromkeys(processes, ())
     made = ProcessTable(modules, Placement(processes, {}), (), tmp_path, None)
-    home, made.home = made.home, Node()  # type: ignore[assignment]
+    local_node, made.local_node = made.local_node, Node()  # type: ignore[assignment]
     made.add("actor-1")
     made._start_waiting()
     yield made
-    made.home = home
+    made.local_node = local_node
     made.close()
 
 
 def end(process_table: ProcessTable) -> bool:
     """The process has finished; whether it will be started again."""
-    process_table.home.living.remove("actor-1")  # type: ignore[attr-defined]
+    process_table.local_node.living.remove("actor-1")  # type: ignore[attr-defined]
     again = process_table.left("actor-1")
     process_table._start_waiting()
     return again
@@ -63,7 +63,7 @@ def end(process_table: ProcessTable) -> bool:
 
 def test_who_is_scaled_away_is_gone(process_table: ProcessTable) -> None:
     process_table.remove("actor-1")
-    assert process_table.home.told == ["actor-1"]  # type: ignore[attr-defined]
+    assert process_table.local_node.told == ["actor-1"]  # type: ignore[attr-defined]
     assert not end(process_table)
     assert not process_table.is_alive("actor-1")
 
@@ -89,7 +89,7 @@ def test_who_is_scaled_away_twice_does_not_come_back(process_table: ProcessTable
 def test_who_dies_on_its_way_out_is_started_once(process_table: ProcessTable) -> None:
     process_table.remove("actor-1")
     process_table.add("actor-1")
-    process_table.home.living.remove("actor-1")  # type: ignore[attr-defined]
+    process_table.local_node.living.remove("actor-1")  # type: ignore[attr-defined]
     process_table.request("actor-1")
     process_table._start_waiting()
     assert process_table.is_alive("actor-1")

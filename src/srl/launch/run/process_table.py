@@ -59,7 +59,7 @@ class ProcessTable:
         self.folder = RunFolder()
         bridged = head is not None
         self.arena = ShmArena(self.folder.path, CONTROLLER, bridged=bridged)
-        self.home = LocalNode(HEAD_HOST, self.arena, run_dir / "logs", bridged=bridged)
+        self.local_node = LocalNode(HEAD_HOST, self.arena, run_dir / "logs", bridged=bridged)
         self.news: list[str] = []
         """Notes for the user."""
         self.wanted = set(wanted)
@@ -82,7 +82,7 @@ class ProcessTable:
         self._savers: set[str] = set()
         """Processes that write into checkpoints, and the trainers that learn with them."""
         self._plan: Plan | None = None
-        self._supervisor = BridgeSupervisor(self.home.children, self.arena, HEAD_HOST, 0)
+        self._supervisor = BridgeSupervisor(self.local_node.children, self.arena, HEAD_HOST, 0)
         self._bridge: BridgeEndpoint | None = None
         self._bridge_ended = ""
         """How this host's bridge ended; empty once it is replaced."""
@@ -96,7 +96,7 @@ class ProcessTable:
             for process in modules:
                 if process in self.wanted:
                     if placement.preferred[process] == HEAD_HOST:
-                        self._start(process, self.home)
+                        self._start(process, self.local_node)
                     else:
                         self._waiting[process] = 0.0
         except BaseException:
@@ -109,7 +109,7 @@ class ProcessTable:
         self._accounts.attach(plan)
         self._savers = {w.process for w in plan.workers if w.in_every_checkpoint or w.trains}
         address = self.head.bind if self.head is not None else ""
-        self.home.attach(plan, str(self._run_dir), address=address)
+        self.local_node.attach(plan, str(self._run_dir), address=address)
         if self.head is None:
             return
         self._supervisor.start(plan, self.head.bind, self.head.bridge_port)
@@ -121,9 +121,9 @@ class ProcessTable:
 
     def give_orders(self) -> None:
         """Gives each process of this host its part of the plan."""
-        for process in self.home.processes:
+        for process in self.local_node.processes:
             if process != BRIDGE:
-                self.home.order(process, self.checkpoint)
+                self.local_node.order(process, self.checkpoint)
 
     # -- where processes are -----------------------------------------------------------------------
 
@@ -131,13 +131,13 @@ class ProcessTable:
     def nodes(self) -> dict[str, Node]:
         """The nodes of this host and of the hosts that have joined, by name."""
         others = self.head.hosts.nodes if self.head is not None else {}
-        return {HEAD_HOST: self.home, **others}
+        return {HEAD_HOST: self.local_node, **others}
 
     def node_of(self, process: str) -> Node | None:
         """The node of a process; None if it was not started, or its host is not here."""
         name = self.where.get(process, "")
         if name == HEAD_HOST or self.head is None:
-            return self.home if name == HEAD_HOST else None
+            return self.local_node if name == HEAD_HOST else None
         return self.head.hosts.nodes.get(name)
 
     def is_alive(self, process: str) -> bool:
@@ -279,7 +279,7 @@ class ProcessTable:
     def exits(self) -> list[Exit]:
         """Processes that have ended since the last call, including processes of lost hosts."""
         found = []
-        for ended in self.home.exits():
+        for ended in self.local_node.exits():
             if ended.process == BRIDGE:
                 self._bridge_ended = ended.how
             else:
@@ -297,7 +297,7 @@ class ProcessTable:
 
     def _replace_bridge(self, how: str) -> None:
         """Starts another bridge on this host. Data under way is requested or sent again."""
-        self.home.reclaim_relayed()
+        self.local_node.reclaim_relayed()
         self._supervisor.replace(how)
         self.news.append(f"the bridge of host {HEAD_HOST} {how}; starting another one")
 
@@ -390,7 +390,7 @@ class ProcessTable:
             self.head.hosts.notify(
                 Notice(stop=stats_table.stop, checkpoint=stats_table.checkpoint, folder=folder)
             )
-        for process in self.home.processes:
+        for process in self.local_node.processes:
             self.arena.wake(process)
 
     def hear(self) -> None:
@@ -403,15 +403,15 @@ class ProcessTable:
     def end(self, seconds: float) -> None:
         """Waits for every process to end; kills processes of this host after `seconds`."""
         self._waiting.clear()
-        self.home.children.release()
+        self.local_node.children.release()
         if self.head is not None:
             for name in self.head.hosts.finish(FINISH_SECONDS):
                 self.news.append(f"host {name} did not leave in time")
-        self.home.children.end(seconds)
+        self.local_node.children.end(seconds)
 
     def close(self) -> None:
         """Ends all processes and removes the shared memory."""
-        self.home.close()
+        self.local_node.close()
         if self.head is not None:
             self.head.close()
         self.arena.close()

@@ -57,7 +57,7 @@ class ProcessRun:
         folder = self.process_table.folder.path
         wake_pipe = WakePipe(folder, CONTROLLER)
         try:
-            self.process_table.home.draft(process, draft)
+            self.process_table.local_node.draft(process, draft)
             end = time.monotonic() + PLAN_SECONDS
             while (plan := read_answer(folder)) is None:
                 if not self.process_table.is_alive(process):
