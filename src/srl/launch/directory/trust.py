@@ -45,7 +45,7 @@ class NamedCode:
 
     setting: str
     value: str
-    node: str
+    location: str
     """The location of the code: a file, "Python itself", or what is done with the value."""
 
 
@@ -80,10 +80,10 @@ def named_commands(experiment: Experiment) -> list[NamedCode]:
         ("ray", experiment.ray, "given to Ray"),
     )
     found = []
-    for name, settings, node in launchers:
+    for name, settings, location in launchers:
         usual = to_plain(type(settings)())
         found += [
-            NamedCode(f"{name}.{key}", _shown(value), node)
+            NamedCode(f"{name}.{key}", _shown(value), location)
             for key, value in to_plain(settings).items()
             if value != usual[key] and not isinstance(value, int | float)
         ]
@@ -108,7 +108,7 @@ def check_trust(
     if not reason:
         return
     width = max(len(one.setting) for one in named)
-    lines = [f"  {one.setting:<{width}}  {one.value}  ({one.node})" for one in named]
+    lines = [f"  {one.setting:<{width}}  {one.value}  ({one.location})" for one in named]
     raise ConfigError(
         f"{run_dir}: this run names code that is not part of SRL, and {reason}. It would use:\n"
         + "\n".join(lines)
@@ -119,7 +119,7 @@ def check_trust(
 
 def code_locations(named: list[NamedCode]) -> list[tuple[str, str, str]]:
     """The code locations that a signature covers besides the configuration itself."""
-    return [(one.setting, one.value, one.node) for one in named]
+    return [(one.setting, one.value, one.location) for one in named]
 
 
 def _env_code(env: EnvConfig) -> Iterator[NamedCode]:
