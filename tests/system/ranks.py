@@ -115,7 +115,7 @@ def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
 
     algorithm.join(link(carrier, folder, rank, count))
     loss, metrics = algorithm._find_gradients(minibatch(algorithm))
-    sum_over_ranks(algorithm.ranks, algorithm.optimizer, loss, metrics, 1.0 / count)
+    sum_over_ranks(algorithm.collective, algorithm.optimizer, loss, metrics, 1.0 / count)
     torch.testing.assert_close(algorithm.optimizer.grad, theirs, rtol=1e-5, atol=1e-7)
     assert float(theirs.abs().max()) > 1e-3
     (folder / f"equal-{rank}").touch()

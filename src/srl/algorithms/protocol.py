@@ -51,7 +51,7 @@ class Algorithm(ABC):
     """The settings dataclass; its fields are `--set algorithm.*`."""
 
     data_parallel: ClassVar[bool] = False
-    """Whether several trainers can learn together: `update` then sums over `ranks`, so that its
+    """Whether several trainers can learn together: `update` then sums by `collective`, so that its
     numbers are of the global batch."""
 
     handles_stale_samples: ClassVar[bool] = False
@@ -60,8 +60,8 @@ class Algorithm(ABC):
     `max_policy_age` other than 0 is refused. A subclass with another `loss` declares it again."""
 
     policy: Policy
-    ranks = Collective()
-    """The trainers that learn together."""
+    collective = Collective()
+    """What the trainers that learn together do together."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -99,9 +99,9 @@ class Algorithm(ABC):
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
 
-    def join(self, ranks: Collective) -> None:
+    def join(self, collective: Collective) -> None:
         """Learns together with other trainers from now on; each has a part of every batch."""
-        self.ranks = ranks
+        self.collective = collective
 
     def backup(self) -> None:
         """Keeps a copy of all that an update changes, for `rollback`.

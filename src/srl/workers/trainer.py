@@ -186,7 +186,7 @@ class TrainerWorker(Worker):
         self.env_steps, self.agent_steps = state["env_steps"], state["agent_steps"]
         if source != self._group.rank:
             self._load_learner(state["learner"])
-        self._algorithm.join(self._group.ranks)
+        self._algorithm.join(self._group.collective)
         self._skip_lost_versions(state["published"])
         if self._source.due < state["due"]:
             self._skip_batch()

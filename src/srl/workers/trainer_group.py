@@ -46,7 +46,7 @@ class TrainerGroup:
         members = [w for w in context.plan.workers if w.group == context.worker.group]
         self.rank = context.worker.index
         self.count = len(members)
-        self.ranks = Collective()
+        self.collective = Collective()
         self.formed = False
         self.device = rank_device(context.plan.device, self.rank, self.count)
         self._context = context
@@ -128,7 +128,7 @@ class TrainerGroup:
             name = f"{RENDEZVOUS_FOLDER}/{name}"
             self._use_file(shared.path(name))
             processes, rank = self._processes, self.rank
-            self.ranks = SharedMemoryCollective(shared, name, processes, rank, look, stopping)
+            self.collective = SharedMemoryCollective(shared, name, processes, rank, look, stopping)
             return
         folder = (context.run_dir if context.address else shared.folder) / RENDEZVOUS_FOLDER
         folder.mkdir(exist_ok=True)
@@ -136,7 +136,7 @@ class TrainerGroup:
         device = torch.device(self.device)
         link = partial(make_group, file, self.rank, self.count, device, context.address)
         group = connect(link, look)
-        self.ranks = TorchCollective(group, self.rank, self.count, self.device, look, stopping)
+        self.collective = TorchCollective(group, self.rank, self.count, self.device, look, stopping)
 
     def _use_file(self, file: Path) -> Path:
         """Notes the file of this group and removes the previous group's file.
@@ -151,8 +151,8 @@ class TrainerGroup:
     def share(self, data: bytes, source: int) -> bytes:
         """Sends one rank's bytes to all ranks."""
         return (
-            self.ranks.broadcast(data, source)
-            if isinstance(self.ranks, ProcessCollective)
+            self.collective.broadcast(data, source)
+            if isinstance(self.collective, ProcessCollective)
             else data
         )
 
@@ -184,17 +184,21 @@ class TrainerGroup:
 
     def giving_up(self, stopping: bool) -> bool:
         """Whether all ranks give up the current update because the run stops."""
-        return self.ranks.giving_up if isinstance(self.ranks, ProcessCollective) else stopping
+        return (
+            self.collective.giving_up
+            if isinstance(self.collective, ProcessCollective)
+            else stopping
+        )
 
     def give_up(self) -> None:
         """Ends the group, so that all its members form a new one."""
         if self.count > 1:
-            if isinstance(self.ranks, ProcessCollective):
-                self.ranks.close()
-                self._ended.append(self.ranks)
+            if isinstance(self.collective, ProcessCollective):
+                self.collective.close()
+                self._ended.append(self.collective)
             # (To destroy a link waits for the calls that are still under way in it.)
-            self._ended = [ranks for ranks in self._ended if not ranks.idle]
-            self.ranks = Collective()
+            self._ended = [one for one in self._ended if not one.idle]
+            self.collective = Collective()
             self._table.regroup(self._epoch)
             self._wake()
             self.failures += 1

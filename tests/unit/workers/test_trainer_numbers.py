@@ -44,7 +44,7 @@ class Nothing:
     def __init__(self) -> None:
         self.policy = torch.nn.Linear(2, 1, bias=False)
 
-    def join(self, ranks: object) -> None:
+    def join(self, collective: object) -> None:
         pass
 
     def state(self) -> None:

@@ -25,7 +25,7 @@ class Group:
         self.over = False
         self.failures = 0
         self.left: list[bool] = []
-        self.ranks = Collective()
+        self.collective = Collective()
 
     def meet(self, _: object) -> bool:
         return True

@@ -18,26 +18,26 @@ class PolicyBuffers:
 
     def __init__(self, policy: nn.Module) -> None:
         self._policy = policy
-        self._ranks = Collective()
+        self._collective = Collective()
         self._unsynced: list[torch.Tensor] = []
         """Buffers that each rank would change in a different way."""
         self._backup: list[torch.Tensor] = []
 
-    def join(self, ranks: Collective) -> None:
+    def join(self, collective: Collective) -> None:
         """From now on, statistics are of the data of all ranks."""
-        self._ranks = ranks
-        together = ranks.count > 1
+        self._collective = collective
+        together = collective.count > 1
         self._unsynced = []
         for module in self._policy.modules():
             if isinstance(module, RunningNorm):
-                module.gather = ranks.gather if together else None
+                module.gather = collective.gather if together else None
             elif together:
                 self._unsynced += module.buffers(recurse=False)
 
     def synchronize(self) -> None:
         """Replaces all buffers that are no running statistics by those of the first rank."""
         for buffer in self._unsynced:
-            buffer.copy_(self._ranks.gather(buffer)[0])
+            buffer.copy_(self._collective.gather(buffer)[0])
 
     def backup(self) -> None:
         """Copies all buffers into memory that is kept: no new pages for each update."""

@@ -15,7 +15,7 @@ Metrics = dict[str, torch.Tensor]
 
 
 def sum_over_ranks(
-    ranks: Collective,
+    collective: Collective,
     optimizer: FlatOptimizer,
     loss: torch.Tensor,
     metrics: Metrics,
@@ -25,11 +25,11 @@ def sum_over_ranks(
 
     `share` is this rank's share of the global minibatch.
     """
-    if ranks.count == 1:
+    if collective.count == 1:
         return loss, metrics
     numbers = torch.stack([loss, *metrics.values()]).to(optimizer.grad)
     own = torch.cat([optimizer.grad, numbers])
-    total = ranks.sum(own.mul_(share) if share else torch.zeros_like(own))
+    total = collective.sum(own.mul_(share) if share else torch.zeros_like(own))
     size = optimizer.grad.numel()
     optimizer.grad.copy_(total[:size])
     numbers = total[size:]

@@ -20,15 +20,15 @@ from srl.algorithms.ppo.rollout import Rollout
 class GlobalBatch:
     """Counts, values, advantages and targets of every rank's rows."""
 
-    def __init__(self, rollout: Rollout, num_items: int, ranks: Collective) -> None:
-        self.ranks = ranks
+    def __init__(self, rollout: Rollout, num_items: int, collective: Collective) -> None:
+        self.collective = collective
         self.burn_in = rollout.burn_in
         self._local_rows = rollout.rows
         self._rows_per_item = rollout.rows // max(1, num_items)
         self.counts = rollout.counts
         self.value, self.advantage = rollout.value[:-1], rollout.advantage
         self.target = rollout.target
-        if ranks.count > 1:
+        if collective.count > 1:
             known = (rollout.counts[:-1].float(), self.value, self.advantage, self.target)
             counts, self.value, self.advantage, self.target = self._gather(torch.stack(known))
             none = torch.zeros_like(counts[:1], dtype=torch.bool)
@@ -39,7 +39,7 @@ class GlobalBatch:
     def _gather(self, x: torch.Tensor) -> torch.Tensor:
         """[..., rows] of each rank to [..., rows of all ranks], with fragments in the order of
         their numbers."""
-        gathered = self.ranks.gather(x)
+        gathered = self.collective.gather(x)
         items = gathered.view(*gathered.shape[:-1], -1, self._rows_per_item)
         return items.movedim(0, -2).flatten(-3)
 
@@ -82,7 +82,7 @@ class GlobalBatch:
         batch."""
         tick, row = index // self.rows, index % self.rows
         item, within = row // self._rows_per_item, row % self._rows_per_item
-        local = item // self.ranks.count * self._rows_per_item + within
-        own = item % self.ranks.count == self.ranks.rank
+        local = item // self.collective.count * self._rows_per_item + within
+        own = item % self.collective.count == self.collective.rank
         found: torch.Tensor = (tick * self._local_rows + local)[own]
         return found

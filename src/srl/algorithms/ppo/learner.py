@@ -178,7 +178,7 @@ class PPO(Algorithm):
         if config.use_vtrace:
             rollout.bound_by_behaviour()
         rollout.set_targets(*self.targets(rollout))
-        global_batch = GlobalBatch(rollout, batch.num_fragments, self.ranks)
+        global_batch = GlobalBatch(rollout, batch.num_fragments, self.collective)
         summary = global_batch.metrics()
         returns = rollout.select(rollout.target)
         track(self._statistics.track_returns, returns, update=self.num_updates)
@@ -228,10 +228,10 @@ class PPO(Algorithm):
         self._generator.set_state(torch.from_numpy(state["generator"].copy()))
         self.num_updates = int(state["num_updates"])
 
-    def join(self, ranks: Collective) -> None:
+    def join(self, collective: Collective) -> None:
         """Learns with other trainers: statistics are of all data, other buffers the first one's."""
-        super().join(ranks)
-        self._buffers.join(ranks)
+        super().join(collective)
+        self._buffers.join(collective)
 
     def backup(self) -> None:
         """Copies all that an update changes into kept memory: no new pages for each update."""
@@ -278,7 +278,9 @@ class PPO(Algorithm):
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
         loss, metrics = self._find_gradients(minibatch)
-        loss, metrics = sum_over_ranks(self.ranks, self.optimizer, loss, metrics, minibatch.share)
+        loss, metrics = sum_over_ranks(
+            self.collective, self.optimizer, loss, metrics, minibatch.share
+        )
         norm = take_step(self.optimizer, loss, self.config.max_grad_norm, self.num_updates)
         metrics["loss"] = loss
         metrics["grad_norm"] = loss.new_tensor(norm)

@@ -30,7 +30,7 @@ def minibatches(
     for part in starts.tensor_split(count):
         if not len(part):
             continue
-        if global_batch.ranks.count == 1:
+        if global_batch.collective.count == 1:
             yield rollout.gather(_spread(part, ticks, rollout.rows), burn_in, normalize)
         else:
             yield _own_part(rollout, global_batch, part, ticks, burn_in, normalize)
