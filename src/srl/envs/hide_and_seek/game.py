@@ -101,7 +101,7 @@ class Game:
         self.worlds.begin(world, start)
         self.interaction.begin(world)
         self.detectors.begin(world)
-        self.sight.cast(world)
+        self.sight.cast(world, self.worlds.frames(world))
         self.time[world] = 0
         self.final[world] = self.discarded[world] = False
         self.reward[world] = 0.0
@@ -189,7 +189,7 @@ class Game:
         for random, saved in zip(self._randoms, state["random"], strict=True):
             random.bit_generator.state = saved
         for world in range(self.num_worlds):
-            self.sight.cast(world)
+            self.sight.cast(world, self.worlds.frames(world))
         self._observe()
 
     def close(self) -> None:

@@ -118,7 +118,7 @@ class Interaction:
         if on:
             where = worlds.qpos[world, self._agents + thing]
             worlds.models[world].eq_data[first : first + joints, 0] = where
-        worlds.datas[world].eq_active[first : first + joints] = on
+        worlds.active[world, first : first + joints] = on
         self.locked[world, thing] = on
 
     # -- grips ---------------------------------------------------------------------------------
@@ -140,17 +140,20 @@ class Interaction:
         """Welds an object to an agent as they are now, or ends the agent's grip."""
         self.held[world, agent] = thing
         worlds = self._worlds
-        model, data = worlds.models[world], worlds.datas[world]
-        data.eq_active[agent] = thing >= 0
+        model = worlds.models[world]
+        worlds.active[world, agent] = thing >= 0
         if thing < 0:
             return
         body = self._agents + thing
-        mine, other = worlds.scene.body_ids[[agent, body]]
         yaw = worlds.qpos[world, agent, -1]
         sine, cosine = np.sin(yaw), np.cos(yaw)
-        x, y, up = data.xpos[other] - data.xpos[mine]
+        between = np.zeros(3)
+        between[2] = self._heights[body] - self._heights[agent]
+        flat = worlds.scene.num_joints - 1
+        between[:flat] = worlds.qpos[world, body, :flat] - worlds.qpos[world, agent, :flat]
+        x, y, up = between
         turn = (worlds.qpos[world, body, -1] - yaw) / 2
-        model.eq_obj2id[agent] = other
+        model.eq_obj2id[agent] = worlds.scene.body_ids[body]
         relation = model.eq_data[agent]
         relation[:] = 0.0
         # The object's place in the frame of the agent, and its rotation relative to the agent.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mujoco
 import numpy as np
 
@@ -64,9 +66,9 @@ class Sight:
             for a in range(len(self._others))
         ]
 
-    def cast(self, world: int) -> None:
-        """Casts the rays of all agents of one world whose frames are up to date."""
-        model, data = self._worlds.models[world], self._worlds.datas[world]
+    def cast(self, world: int, data: Any) -> None:
+        """Casts the rays of all agents of one world, whose frames are in `data`."""
+        model = self._worlds.models[world]
         centres = data.geom_xpos
         origins = self._origins[world]
         centres.take(self._agent_geoms, 0, origins)
@@ -103,7 +105,7 @@ class Sight:
         rays = np.stack([np.cos(angles), np.sin(angles), np.zeros_like(angles)], -1).reshape(-1)
         hits, distances = np.full(len(angles), -1, np.int32), np.zeros(len(angles))
         body, origin = self._calls[world][agent][:2]
-        model, data = self._worlds.models[world], self._worlds.datas[world]
+        model, data = self._worlds.models[world], self._worlds.frames(world)
         mujoco.mj_multiRay(
             model, data, origin, rays, self._groups, True, body, hits, distances, None,
             len(angles), mujoco.mjMAXVAL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,11 +18,12 @@ from srl.envs.hide_and_seek.scene import ABSENT_GROUP, BODY_GROUP, WALL_GROUP, S
 _PARKING = (-40.0, -40.0)
 """Where bodies are that an episode does not have; they touch nothing and feel no gravity."""
 _PARKING_STEP = 3.0
-_STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+Then = Callable[[int, Any], None]
+"""Called with a world, and with the MjData that has the frames of its bodies."""
 
 
 class Worlds:
-    """Worlds with a model and a data each. Arrays are of all worlds and are written in place."""
+    """Worlds with a model each. Arrays are of all worlds and are written in place."""
 
     def __init__(self, scene: Scene, num_worlds: int, threads: int = 1) -> None:
         self.scene = scene
@@ -32,8 +34,6 @@ class Worlds:
         """float [worlds, bodies, joints]: centres x, y, (z) and yaw."""
         self.qvel = np.zeros(shape)
         """float [worlds, bodies, joints]."""
-        self.broken = np.zeros(num_worlds, bool)
-        """bool [worlds]: whether the last step ended with numbers that physics cannot explain."""
         self.present = np.zeros((num_worlds, bodies), bool)
         """bool [worlds, bodies]: which agents, boxes and ramps the episode has."""
         self.box_sizes = np.full(
@@ -47,54 +47,63 @@ class Worlds:
         before the first episode."""
         self.doors = np.full((num_worlds, max_doors(scene.config), 2), -1)
         """int [worlds, doors, 2]: the two pieces beside each door, or -1."""
-        self.models = [scene.model.__copy__() for _ in range(num_worlds)]
-        self.datas = [mujoco.MjData(model) for model in self.models]
+        self.active = np.zeros((num_worlds, scene.model.neq), bool)
+        """bool [worlds, equalities]: which grips and locks hold."""
+        self.broken = np.zeros(num_worlds, bool)
+        """bool [worlds]: whether the last step ended with numbers that physics cannot explain."""
+        self.models = [copy.copy(scene.model) for _ in range(num_worlds)]
+        # Worlds share the data of their thread, which stays in the processor's cache: a world is
+        # its model and these few arrays.
+        self._warmstart = np.zeros((num_worlds, scene.model.nv))
+        self._datas = [mujoco.MjData(scene.model) for _ in range(max(1, threads))]
+        self._rows = [
+            (
+                self.control[i].reshape(-1),
+                self.qpos[i].reshape(-1),
+                self.qvel[i].reshape(-1),
+                self._warmstart[i],
+                self.active[i],
+            )
+            for i in range(num_worlds)
+        ]
         self._substeps = scene.config.physics.substeps
         self._max_square = scene.config.physics.max_speed**2
-        self._views = [
-            (
-                self.models[i],
-                data,
-                data.ctrl,
-                self.control[i].reshape(-1),
-                data.qpos,
-                self.qpos[i].reshape(-1),
-                data.qvel,
-                self.qvel[i].reshape(-1),
-            )
-            for i, data in enumerate(self.datas)
-        ]
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._threads = threads
 
-    def step(self, worlds: list[int], then: Callable[[int], None]) -> None:
+    def step(self, worlds: list[int], then: Then) -> None:
         """Advances these worlds by one environment step, and calls `then` for each.
 
         `then` is not called for worlds whose numbers are too large or not finite.
         """
-        if self._pool is None or len(worlds) < 2:
-            self._step(worlds, then)
-        else:
-            parts = [worlds[i :: self._threads] for i in range(self._threads)]
-            for done in [self._pool.submit(self._step, part, then) for part in parts if part]:
-                done.result()
+        if self._pool is None:
+            self._step(worlds, self._datas[0], then)
+            return
+        count = len(self._datas)
+        parts = [(worlds[i::count], data) for i, data in enumerate(self._datas)]
+        for done in [self._pool.submit(self._step, part, data, then) for part, data in parts]:
+            done.result()
 
-    def _step(self, worlds: list[int], then: Callable[[int], None]) -> None:
+    def _step(self, worlds: list[int], data: Any, then: Then) -> None:
         step, kinematics, substeps = mujoco.mj_step, mujoco.mj_kinematics, self._substeps
+        ctrl, qpos, qvel = data.ctrl, data.qpos, data.qvel
+        warmstart, active = data.qacc_warmstart, data.eq_active
         for index in worlds:
-            model, data, ctrl, control, qpos, my_qpos, qvel, my_qvel = self._views[index]
-            ctrl[:] = control
+            model = self.models[index]
+            my_control, my_qpos, my_qvel, my_warmstart, my_active = self._rows[index]
+            ctrl[:], qpos[:], qvel[:] = my_control, my_qpos, my_qvel
+            warmstart[:], active[:] = my_warmstart, my_active
             step(model, data, substeps)
-            my_qpos[:] = qpos
-            my_qvel[:] = qvel
+            my_qpos[:], my_qvel[:], my_warmstart[:] = qpos, qvel, warmstart
             self.broken[index] = broken = self._is_broken(index)
-            if not broken:
-                # After a step the frames of bodies are those before its last substep.
-                kinematics(model, data)
-                then(index)
+            if broken:
+                mujoco.mj_resetData(model, data)
+                continue
+            # After a step the frames of bodies are those before its last substep.
+            kinematics(model, data)
+            then(index, data)
 
     def _is_broken(self, index: int) -> bool:
-        velocity = self._views[index][-1]
+        velocity = self._rows[index][2]
         total = float(velocity.dot(velocity))
         if total < self._max_square:
             return False
@@ -104,38 +113,38 @@ class Worlds:
 
     def begin(self, index: int, start: EpisodeStart) -> None:
         """Sets one world up for a new episode."""
-        model, data, scene = self.models[index], self.datas[index], self.scene
+        scene = self.scene
         centres = np.concatenate([start.agents, start.boxes, start.ramps])
         present = ~np.isnan(centres[:, 0])
         self._set_walls(index, start.layout.pieces)
         self._set_boxes(index, start.box_sizes)
         self._set_present(index, present)
         self.doors[index] = start.layout.doors
-        mujoco.mj_resetData(model, data)
         parked = np.flatnonzero(~present)
         centres[parked] = _PARKING
         centres[parked, 0] -= _PARKING_STEP * parked
-        qpos = np.zeros((len(centres), scene.num_joints))
-        qpos[:, :2] = centres
+        self.qpos[index] = 0.0
+        self.qpos[index, :, :2] = centres
         if not scene.config.physics.planar:
-            qpos[:, 2] = scene.rest_heights
-        data.qpos[:] = qpos.reshape(-1)
-        self.refresh(index)
+            self.qpos[index, :, 2] = scene.rest_heights
+        self.qvel[index] = 0.0
+        self._rest(index)
 
     def rewind(self, index: int, qpos: np.ndarray, qvel: np.ndarray) -> None:
-        """Puts one world back to earlier positions and speeds."""
-        model, data = self.models[index], self.datas[index]
-        mujoco.mj_resetData(model, data)
-        data.qpos[:], data.qvel[:] = qpos.reshape(-1), qvel.reshape(-1)
-        self.refresh(index)
+        """Puts one world back to earlier positions and speeds, without grips and locks."""
+        self.qpos[index], self.qvel[index] = qpos, qvel
+        self._rest(index)
 
-    def refresh(self, index: int) -> None:
-        """Computes the frames of one world's bodies anew, and reads its positions and speeds."""
-        data = self.datas[index]
+    def _rest(self, index: int) -> None:
+        self._warmstart[index] = 0.0
+        self.active[index] = self.broken[index] = False
+
+    def frames(self, index: int) -> Any:
+        """The data with the frames of one world's bodies; the next call writes it again."""
+        data = self._datas[0]
+        data.qpos[:] = self._rows[index][1]
         mujoco.mj_kinematics(self.models[index], data)
-        self.qpos[index] = data.qpos.reshape(self.qpos.shape[1:])
-        self.qvel[index] = data.qvel.reshape(self.qvel.shape[1:])
-        self.broken[index] = False
+        return data
 
     def _set_walls(self, index: int, pieces: np.ndarray) -> None:
         model, scene = self.models[index], self.scene
@@ -152,7 +161,7 @@ class Worlds:
         self._switch(model, geoms, bodies, there, WALL_GROUP)
 
     def _set_boxes(self, index: int, sizes: np.ndarray) -> None:
-        model, data, scene = self.models[index], self.datas[index], self.scene
+        model, scene = self.models[index], self.scene
         if np.array_equal(self.box_sizes[index], sizes):
             return
         self.box_sizes[index] = sizes
@@ -168,7 +177,7 @@ class Worlds:
             weight = physics.floor_friction * physics.gravity * physics.box_mass
             yaw = model.body_dofadr[bodies] + model.body_dofnum[bodies] - 1
             model.dof_frictionloss[yaw] = weight * np.hypot(*sizes.T) / 2
-        mujoco.mj_setConst(model, data)
+        mujoco.mj_setConst(model, self._datas[0])
 
     def _set_present(self, index: int, present: np.ndarray) -> None:
         if np.array_equal(self.present[index], present):
@@ -206,12 +215,11 @@ class Worlds:
 
     def state(self) -> dict[str, Tree]:
         """All that later steps depend on."""
-        size = mujoco.mj_stateSize(self.models[0], _STATE)
-        states = np.zeros((self.num_worlds, size))
-        for model, data, row in zip(self.models, self.datas, states, strict=True):
-            mujoco.mj_getState(model, data, row, _STATE)
         return {
-            "physics": states,
+            "qpos": self.qpos.copy(),
+            "qvel": self.qvel.copy(),
+            "warmstart": self._warmstart.copy(),
+            "active": self.active.copy(),
             "walls": self.walls.copy(),
             "box_sizes": self.box_sizes.copy(),
             "present": self.present.copy(),
@@ -223,16 +231,16 @@ class Worlds:
     def restore(self, state: dict[str, Tree]) -> None:
         """Continues from `state`."""
         for index in range(self.num_worlds):
-            model, data = self.models[index], self.datas[index]
+            model = self.models[index]
             self._set_walls(index, state["walls"][index])
             self._set_boxes(index, state["box_sizes"][index])
             self._set_present(index, state["present"][index])
             self.doors[index] = state["doors"][index]
             model.eq_data[:] = state["equality"][index]
             model.eq_obj2id[:] = state["equality_body"][index]
-            mujoco.mj_resetData(model, data)
-            mujoco.mj_setState(model, data, state["physics"][index], _STATE)
-            self.refresh(index)
+        self.qpos[:], self.qvel[:] = state["qpos"], state["qvel"]
+        self._warmstart[:], self.active[:] = state["warmstart"], state["active"]
+        self.broken[:] = False
 
     def close(self) -> None:
         """Ends the threads. Safe to call twice."""

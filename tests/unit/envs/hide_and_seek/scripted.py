@@ -69,9 +69,8 @@ class Scripted:
     def turn(self, agent: int, yaw: float) -> None:
         """Turns an agent, and looks again."""
         worlds = self.game.worlds
-        worlds.datas[0].qpos.reshape(worlds.qpos[0].shape)[agent, -1] = yaw
-        worlds.refresh(0)
-        self.game.sight.cast(0)
+        worlds.qpos[0, agent, -1] = yaw
+        self.game.sight.cast(0, worlds.frames(0))
         self.game._observe()
 
     def at(self, body: int) -> np.ndarray:

@@ -104,8 +104,9 @@ def test_blow_up_ends_the_episode_with_the_last_good_observation(
     game.tick(still)
     before = {name: array.copy() for name, array in game.observation.arrays.items()}
     for broken in (np.nan, 1e6):
-        game.worlds.datas[0].qvel[0] = broken
+        game.worlds.models[0].opt.gravity[0] = broken
         game.tick(still)
+        game.worlds.models[0].opt.gravity[0] = 0.0
         assert game.final.tolist() == game.discarded.tolist() == [True, False]
         for name, array in game.observation.arrays.items():
             assert np.array_equal(array[0], before[name][0])

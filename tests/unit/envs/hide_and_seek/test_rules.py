@@ -95,9 +95,7 @@ def test_nearer_object_steals_the_grip() -> None:
     assert play.game.interaction.distances()[0, 0] == pytest.approx([0.19, 0.23])
     play.play(GRAB)
     assert play.game.interaction.held[0, 0] == 0
-    qpos = play.game.worlds.datas[0].qpos.reshape(play.game.worlds.qpos[0].shape)
-    qpos[3, 1] += 0.1
-    play.game.worlds.refresh(0)
+    play.game.worlds.qpos[0, 3, 1] += 0.1
     play.play(GRAB)
     assert play.game.interaction.held[0, 0] == 1
 
