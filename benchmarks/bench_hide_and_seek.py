@@ -1,12 +1,12 @@
 """Steps per second of hide-and-seek beside bare `mj_step` on the same scenes, in the same run.
 
     python benchmarks/bench_hide_and_seek.py
-    python benchmarks/bench_hide_and_seek.py --games hide_and_seek_quadrant --worlds 64 --ticks 300
+    python benchmarks/bench_hide_and_seek.py --games hide_and_seek_quadrant --worlds 16 --ticks 300
 
 A tick of the games has everything: grips, locks, physics, rays, rewards, observations, detectors,
-and new episodes. After each tick, the same worlds are stepped again from the same states with the same
-forces, by `mj_step` alone. Both are measured in processor time of one thread, with random actions.
-Leaves out: inference, records, and the random numbers of the actions. Prints one JSON line.
+and new episodes. After each tick, the same worlds are stepped again from the same states with the
+same forces, by `mj_step` alone. Both are measured in processor time of one thread, with random
+actions. Leaves out: inference, records, and the drawing of the actions. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(config: HideAndSeekConfig, num_worlds: int, ticks: int) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--games", nargs="*", default=[*VARIANTS, "hide_and_seek_quadrant:coarse"])
-    parser.add_argument("--worlds", type=int, default=32)
+    parser.add_argument("--worlds", type=int, default=64)
     parser.add_argument("--ticks", type=int, default=200)
     args = parser.parse_args()
     found = {}

@@ -101,7 +101,6 @@ class Game:
         self.worlds.begin(world, start)
         self.interaction.begin(world)
         self.detectors.begin(world)
-        self.sight.cast(world, self.worlds.frames(world))
         self.time[world] = 0
         self.final[world] = self.discarded[world] = False
         self.reward[world] = 0.0
@@ -115,7 +114,7 @@ class Game:
         starting = np.flatnonzero(self.final).tolist()
         self._act(actions, playing)
         self._last[0][:], self._last[1][:] = self.worlds.qpos, self.worlds.qvel
-        self.worlds.step(np.flatnonzero(playing).tolist(), self.sight.cast)
+        self.worlds.step(np.flatnonzero(playing).tolist())
         self.discarded[:] = self.worlds.broken & playing
         self.time += playing & ~self.discarded
         for world in np.flatnonzero(self.discarded).tolist():
@@ -188,8 +187,6 @@ class Game:
         self.discarded[:], self.reward[:] = state["discarded"], state["reward"]
         for random, saved in zip(self._randoms, state["random"], strict=True):
             random.bit_generator.state = saved
-        for world in range(self.num_worlds):
-            self.sight.cast(world, self.worlds.frames(world))
         self._observe()
 
     def close(self) -> None:

@@ -68,10 +68,12 @@ class _Picture:
     def draw_cones(self) -> None:
         """Shades what each agent sees, as far as its rays of sight reach."""
         half = np.radians(self._config.vision_degrees / 2)
+        fan = np.linspace(-half, half, 61) - np.pi / 2
+        directions = self._where[: self._agents, -1:] + fan
+        outlines = self._game.sight.outline(self._world, directions)
         for agent in np.flatnonzero(self._present[: self._agents]):
-            x, y, yaw = self._where[agent, [0, 1, -1]]
-            angles = yaw - np.pi / 2 + np.linspace(-half, half, 61)
-            ends = self._game.sight.outline(self._world, int(agent), angles)
+            x, y = self._where[agent, :2]
+            angles, ends = directions[agent], outlines[agent]
             points = [self._at((x, y))]
             points += [
                 self._at((x + d * np.cos(a), y + d * np.sin(a)))

@@ -16,8 +16,8 @@ from srl.envs.hide_and_seek.layout import OUTER_PIECES, max_pieces
 from srl.envs.hide_and_seek.physics import PhysicsConfig
 from srl.extras import import_extra
 
-FLOOR_GROUP, WALL_GROUP, BODY_GROUP, ABSENT_GROUP = 0, 1, 2, 5
-"""Groups of geoms: rays pass the floor and what is not in the game."""
+FLOOR_GROUP, WALL_GROUP, BODY_GROUP, ARM_GROUP, ABSENT_GROUP = 0, 1, 2, 3, 5
+"""Groups of geoms; the last is for what is not in the game."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Scene:
     """int [pieces]: MuJoCo's body of each wall piece."""
     wall_geoms: np.ndarray
     """int [pieces]."""
-    index_of_geom: np.ndarray
-    """int [geoms]: the agent, box or ramp that a geom belongs to, or -1."""
+    wall_heights: np.ndarray
+    """float [pieces]."""
     rest_heights: np.ndarray
     """float [bodies]: height of the centre of a body that stands on the floor."""
 
@@ -64,9 +64,6 @@ def build_scene(config: HideAndSeekConfig) -> Scene:
     walls = [f"wall{i}" for i in range(max_pieces(config))]
     wall_ids = np.array([model.body(name).id for name in walls])
     geoms = [np.flatnonzero(model.geom_bodyid == body).tolist() for body in body_ids]
-    index_of_geom = np.full(model.ngeom, -1)
-    for index, found in enumerate(geoms):
-        index_of_geom[found] = index
     return Scene(
         config=config,
         model=model,
@@ -75,7 +72,14 @@ def build_scene(config: HideAndSeekConfig) -> Scene:
         body_geoms=geoms,
         wall_ids=wall_ids,
         wall_geoms=np.array([int(model.body_geomadr[body]) for body in wall_ids]),
-        index_of_geom=index_of_geom,
+        wall_heights=np.array(
+            [
+                config.physics.outer_wall_height
+                if piece < OUTER_PIECES
+                else config.physics.wall_height
+                for piece in range(len(walls))
+            ]
+        ),
         rest_heights=_rest_heights(config),
     )
 
@@ -167,15 +171,15 @@ def _agent(index: int, config: HideAndSeekConfig) -> str:
     loss = (physics.floor_friction * physics.gravity * physics.agent_mass, 0.0)
     hider = index < config.hiders[1]
     colour = "0.2 0.45 0.9 1" if hider else "0.9 0.25 0.2 1"
-    common = f'group="{BODY_GROUP}" friction="{physics.agent_friction} 0.005 0.0001"'
+    common = f'friction="{physics.agent_friction} 0.005 0.0001"'
     geoms = (
         f'<geom type="sphere" size="{radius}" mass="{physics.agent_mass}" {common} '
-        f'rgba="{colour}"/>'
+        f'group="{BODY_GROUP}" rgba="{colour}"/>'
     )
     for sign in (-1, 1):
         geoms += (
             f'<geom type="sphere" size="{physics.arm_radius}" mass="0" {common} '
-            f'pos="{sign * side} {-front} {-down}" rgba="1 1 1 1"/>'
+            f'group="{ARM_GROUP}" pos="{sign * side} {-front} {-down}" rgba="1 1 1 1"/>'
         )
     joints = _joints(name, physics.agent_damping, physics, loss)
     return _body(name, config, joints, geoms, radius)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,13 +12,11 @@ import numpy as np
 from srl.data.tree import Tree
 from srl.envs.hide_and_seek.layout import max_doors
 from srl.envs.hide_and_seek.placement import EpisodeStart
-from srl.envs.hide_and_seek.scene import ABSENT_GROUP, BODY_GROUP, WALL_GROUP, Scene
+from srl.envs.hide_and_seek.scene import ABSENT_GROUP, ARM_GROUP, BODY_GROUP, WALL_GROUP, Scene
 
 _PARKING = (-40.0, -40.0)
 """Where bodies are that an episode does not have; they touch nothing and feel no gravity."""
 _PARKING_STEP = 3.0
-Then = Callable[[int, Any], None]
-"""Called with a world, and with the MjData that has the frames of its bodies."""
 
 
 class Worlds:
@@ -70,21 +67,18 @@ class Worlds:
         self._max_square = scene.config.physics.max_speed**2
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
-    def step(self, worlds: list[int], then: Then) -> None:
-        """Advances these worlds by one environment step, and calls `then` for each.
-
-        `then` is not called for worlds whose numbers are too large or not finite.
-        """
+    def step(self, worlds: list[int]) -> None:
+        """Advances these worlds by one environment step."""
         if self._pool is None:
-            self._step(worlds, self._datas[0], then)
+            self._step(worlds, self._datas[0])
             return
         count = len(self._datas)
         parts = [(worlds[i::count], data) for i, data in enumerate(self._datas)]
-        for done in [self._pool.submit(self._step, part, data, then) for part, data in parts]:
+        for done in [self._pool.submit(self._step, part, data) for part, data in parts]:
             done.result()
 
-    def _step(self, worlds: list[int], data: Any, then: Then) -> None:
-        step, kinematics, substeps = mujoco.mj_step, mujoco.mj_kinematics, self._substeps
+    def _step(self, worlds: list[int], data: Any) -> None:
+        step, substeps = mujoco.mj_step, self._substeps
         ctrl, qpos, qvel = data.ctrl, data.qpos, data.qvel
         warmstart, active = data.qacc_warmstart, data.eq_active
         for index in worlds:
@@ -97,10 +91,6 @@ class Worlds:
             self.broken[index] = broken = self._is_broken(index)
             if broken:
                 mujoco.mj_resetData(model, data)
-                continue
-            # After a step the frames of bodies are those before its last substep.
-            kinematics(model, data)
-            then(index, data)
 
     def _is_broken(self, index: int) -> bool:
         velocity = self._rows[index][2]
@@ -184,9 +174,10 @@ class Worlds:
             return
         self.present[index] = present
         model, scene = self.models[index], self.scene
-        geoms = [geom for found in scene.body_geoms for geom in found]
-        of_geoms = present[scene.index_of_geom[geoms]]
-        self._switch(model, geoms, scene.body_ids, of_geoms, BODY_GROUP, present)
+        for rank, group in enumerate((BODY_GROUP, ARM_GROUP, ARM_GROUP)):
+            having = [body for body, found in enumerate(scene.body_geoms) if len(found) > rank]
+            geoms = [scene.body_geoms[body][rank] for body in having]
+            self._switch(model, geoms, scene.body_ids[having], present[having], group)
         model.body_gravcomp[scene.body_ids] = ~present
 
     @staticmethod
@@ -205,13 +196,11 @@ class Worlds:
         bodies: np.ndarray,
         on: np.ndarray,
         group: int,
-        bodies_on: np.ndarray | None = None,
     ) -> None:
         """Lets geoms collide and be hit by rays, or not."""
         model.geom_contype[geoms] = model.geom_conaffinity[geoms] = on
         model.geom_group[geoms] = np.where(on, group, ABSENT_GROUP)
-        bodies_on = on if bodies_on is None else bodies_on
-        model.body_contype[bodies] = model.body_conaffinity[bodies] = bodies_on
+        model.body_contype[bodies] = model.body_conaffinity[bodies] = on
 
     def state(self) -> dict[str, Tree]:
         """All that later steps depend on."""

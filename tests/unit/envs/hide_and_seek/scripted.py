@@ -70,7 +70,6 @@ class Scripted:
         """Turns an agent, and looks again."""
         worlds = self.game.worlds
         worlds.qpos[0, agent, -1] = yaw
-        self.game.sight.cast(0, worlds.frames(0))
         self.game._observe()
 
     def at(self, body: int) -> np.ndarray:
