@@ -80,6 +80,15 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(linked), f"{path.relative_to(ROOT)}: {target}"
 
 
+NAMED = re.compile(r"`((?:src|tests|docs|benchmarks|examples)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_is_named_exists(path: Path) -> None:
+    named = [name for name in NAMED.findall(path.read_text()) if ".venvs" not in name]
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def anchors(path: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", path.read_text(), flags=re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
