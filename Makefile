@@ -41,17 +41,18 @@ train: $(BASE)  ## Train CartPole with PPO until it is solved.
 
 PYTEST := $(BIN)/python -m pytest
 
-# Tests of processes wait more than they compute, so several run at a time.
+# Tests of processes wait more than they compute, so more of them run at a time than there are cores.
 test: $(STAMP)  ## Run the unit and contract tests, and those of what a run does.
 	$(PYTEST) tests/unit tests/contracts -n 2
-	$(PYTEST) tests/system -m runs -n 2
+	$(PYTEST) tests/system -m "runs and not guard" -n 3
 
 test-system: $(STAMP)  ## Run the tests of real processes, faults and several machines.
-	$(PYTEST) tests/system -m "not runs and not machines and not alone and not guard" -n 2
-	$(PYTEST) tests/system -m machines -n 3 --dist loadfile
+	$(PYTEST) tests/system -m "not runs and not ends and not alone and not guard" -n 4 \
+	  --dist loadgroup
 
-test-learning: $(STAMP)  ## Run the tests that train until a threshold, and those that need the machine alone.
-	$(PYTEST) tests/learning -n 2
+# Training computes, and the ends of runs are mostly waited for.
+test-learning: $(STAMP)  ## Run the tests that train until a threshold, of how runs end, and those that need the machine alone.
+	$(PYTEST) tests/learning tests/system -m "(learning or ends) and not guard" -n 3
 	$(PYTEST) tests/system -m "alone and not guard"
 
 check: $(STAMP) docs  ## Lint, formatting, types and conventions, whether examples and wheel run, and the site.

@@ -26,6 +26,9 @@ SMALL = (
 """Settings of runs that learn in small steps and write often."""
 
 
+HOLDING = ("--set", "algorithm.max_policy_age=1", "--set", "algorithm.epochs=60")
+"""Settings with which trainers learn for nearly all of their time, and the next batch is ready when
+they have done: one that dies holds fragments."""
 COMMAND = "import sys; from srl.cli import main; sys.exit(main())"
 """The `srl` command as a program of Python's."""
 

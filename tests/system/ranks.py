@@ -1,5 +1,5 @@
 """A rank of a group of trainers, in a process of its own:
-`python ranks.py WHAT CARRIER FOLDER RANK COUNT`.
+`python ranks.py TASK,... CARRIER FOLDER RANK COUNT`. The batches of a task are in FOLDER/TASK.
 
 `learn`: trains on recorded batches and leaves its weights. `ddp`: compares the gradient of one
 minibatch with what torch's DistributedDataParallel finds.
@@ -123,6 +123,7 @@ def compare_with_ddp(carrier: str, folder: Path, rank: int, count: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    what, by, where, own, everyone = sys.argv[1:]
-    task = {"learn": learn_recorded, "ddp": compare_with_ddp}[what]
-    task(by, Path(where), int(own), int(everyone))
+    tasks, by, where, own, everyone = sys.argv[1:]
+    for name in tasks.split(","):
+        task = {"learn": learn_recorded, "ddp": compare_with_ddp}[name]
+        task(by, Path(where) / name, int(own), int(everyone))

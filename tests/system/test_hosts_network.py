@@ -18,7 +18,7 @@ from test_worker_deaths import assert_books_add_up
 
 from srl.net.peers import read_peers
 
-pytestmark = pytest.mark.machines
+pytestmark = [pytest.mark.machines, pytest.mark.xdist_group("network")]
 
 HOSTS = {"actors": ["actor"], "policies": ["policy"]}
 

@@ -17,7 +17,8 @@ from srl.services.metrics import read_metrics
 
 pytest.importorskip("ray", reason="these tests need Ray: pip install 'really-scalable-rl[ray]'")
 
-pytestmark = pytest.mark.machines
+# One cluster for all of them.
+pytestmark = [pytest.mark.machines, pytest.mark.xdist_group("ray")]
 
 ENVIRONMENT = '''
 import os

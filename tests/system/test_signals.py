@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: checkpoint, summary, gone within five seconds, and nothing left."""
+"""Ctrl-C, SIGTERM and SIGHUP: checkpoint, summary, gone, and nothing left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.ends
 
 Start = Callable[..., Training]
 

@@ -18,7 +18,8 @@ from srl.errors import RunError
 from srl.launch.backends import slurm_job
 from srl.services.metrics import read_metrics
 
-pytestmark = pytest.mark.machines
+# One cluster for all of them.
+pytestmark = [pytest.mark.machines, pytest.mark.xdist_group("slurm")]
 
 HOSTS = ("--set", "hosts={far: [actor]}", "--set", "actor.count=1")
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")

@@ -17,9 +17,7 @@ from srl.errors import ConfigError, PolicyError
 from srl.experiment import SampleConfig
 from srl.launch.run.launch import launch
 
-pytestmark = pytest.mark.alone
-
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.runs
 
 LAUNCH = """
 import sys

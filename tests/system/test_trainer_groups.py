@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from chaos import Versions, accounts
-from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, wait_for
+from harness import HOLDING, LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, wait_for
 
 from srl.cli import main
 from srl.data.codec import load_state, save_state
@@ -27,16 +27,15 @@ pytestmark = pytest.mark.runs
 
 Start = Callable[..., Training]
 TWO = (
-    "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, "--set", "trainer.count=2",
-    # Trainers learn for nearly all of their time, so one that dies holds fragments.
-    "--set", "algorithm.max_policy_age=1", "--set", "algorithm.epochs=60",
+    "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL, *HOLDING,
+    "--set", "trainer.count=2",
 )  # fmt: skip
 CARRIERS = pytest.mark.parametrize("carrier", ["shared", "wired"])
 
 
-def run_ranks(what: str, carrier: str, folder: Path, count: int) -> None:
+def run_ranks(folder: Path, count: int, carrier: str, *tasks: str) -> None:
     script = str(Path(__file__).with_name("ranks.py"))
-    command = [sys.executable, script, what, carrier, str(folder)]
+    command = [sys.executable, script, ",".join(tasks), carrier, str(folder)]
     started = [subprocess.Popen([*command, str(rank), str(count)]) for rank in range(count)]
     try:
         assert [process.wait(LIMIT_SECONDS) for process in started] == [0] * count
@@ -53,34 +52,39 @@ def record(folder: Path, updates: int, inert: bool) -> None:
         save_state(folder / f"batch-{number:02d}", state)
 
 
-@CARRIERS
-def test_one_and_two_trainers_learn_the_same_from_the_same_batches(
-    tmp_path: Path, carrier: str
-) -> None:
-    record(tmp_path, updates=20, inert=True)
-    run_ranks("learn", carrier, tmp_path, 1)
-    run_ranks("learn", carrier, tmp_path, 2)
-    alone = load_state(tmp_path / "weights-0-of-1")
-    first, second = (load_state(tmp_path / f"weights-{rank}-of-2") for rank in range(2))
-    untrained = ranks.make().policy.state_dict()
-    for name, weights in alone.items():
-        np.testing.assert_allclose(first[name], weights, rtol=0, atol=1e-5, err_msg=name)
-        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
-    moved = [np.abs(weights - untrained[name].numpy()).max() for name, weights in alone.items()]
-    assert max(moved) > 1e-2
-
-
-@CARRIERS
-def test_gradients_are_those_of_distributed_data_parallel(tmp_path: Path, carrier: str) -> None:
-    record(tmp_path, updates=1, inert=False)
-    batch = load_state(tmp_path / "batch-00")
+def record_for_ddp(folder: Path) -> None:
+    """One batch without ends of episodes, in which every row acts."""
+    record(folder, updates=1, inert=False)
+    batch = load_state(folder / "batch-00")
     for name in ("terminated", "truncated", "is_first"):
         batch["data"][name][...] = False
     batch["data"]["acted"][...] = True
-    save_state(tmp_path / "batch-00", batch)
-    run_ranks("ddp", carrier, tmp_path, 2)
-    assert (tmp_path / "equal-0").exists()
-    assert (tmp_path / "equal-1").exists()
+    save_state(folder / "batch-00", batch)
+
+
+@CARRIERS
+def test_two_trainers_learn_as_one_does_with_the_gradients_of_distributed_data_parallel(
+    tmp_path: Path, carrier: str
+) -> None:
+    """From the same batches; two tasks of one pair of processes."""
+    learn, ddp = tmp_path / "learn", tmp_path / "ddp"
+    for folder in (learn, ddp):
+        folder.mkdir()
+    record(learn, updates=20, inert=True)
+    record_for_ddp(ddp)
+    run_ranks(tmp_path, 2, carrier, "learn", "ddp")
+    algorithm = ranks.make()
+    untrained = {name: p.numpy().copy() for name, p in algorithm.policy.state_dict().items()}
+    ranks.learn_recorded(carrier, learn, 0, 1)
+    alone = load_state(learn / "weights-0-of-1")
+    first, second = (load_state(learn / f"weights-{rank}-of-2") for rank in range(2))
+    for name, weights in alone.items():
+        np.testing.assert_allclose(first[name], weights, rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+    moved = [np.abs(weights - untrained[name]).max() for name, weights in alone.items()]
+    assert max(moved) > 1e-2
+    assert (ddp / "equal-0").exists()
+    assert (ddp / "equal-1").exists()
 
 
 def replaced(training: Training, name: str, pid: int) -> bool:
@@ -151,27 +155,24 @@ def listening(training: Training) -> set[str]:
     return {connection.laddr.ip for connection in found}
 
 
-def test_a_stopped_member_holds_nobody_up_who_wants_to_leave(start: Start) -> None:
-    training = start(*TWO)
+def test_a_member_that_stands_still_goes_on_or_holds_nobody_up_who_wants_to_leave(
+    start: Start,
+) -> None:
+    training = start(*TWO, "--set", "stopped_seconds=1000")
     training.wait_for_updates(2)
     assert listening(training) == set(), "nobody can reach them"
-    os.kill(training.workers()["trainer-1"].pid, signal.SIGSTOP)
-    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", "a stopped one")
-    # The other one waits for it, in a sum or before one, and still writes its part.
-    assert training.stop(signal.SIGINT) == 130
-    assert "not written in time" not in (training.run_dir / "logs" / "controller.log").read_text()
-
-
-def test_a_member_that_stood_still_for_a_moment_goes_on(start: Start) -> None:
-    training = start(*TWO)
-    training.wait_for_updates(2)
     pid = training.workers()["trainer-1"].pid
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", "a stopped one")
     os.kill(pid, signal.SIGCONT)
     training.wait_for_updates(3)
     assert training.workers()["trainer-1"].pid == pid
+
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: training.workers()["trainer-1"].status() == "stopped", "a stopped one")
+    # The other one waits for it, in a sum or before one, and still writes its part.
     assert training.stop(signal.SIGINT) == 130
+    assert "not written in time" not in (training.run_dir / "logs" / "controller.log").read_text()
 
 
 def test_streams_on_the_way_make_up_for_what_died_with_a_trainer(start: Start) -> None:
@@ -192,16 +193,17 @@ def test_streams_on_the_way_make_up_for_what_died_with_a_trainer(start: Start) -
         assert accounts(summary, stream)["lost"] == 0
 
 
-@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_trainers(start: Start, first: int, then: int) -> None:
+def test_a_run_goes_on_with_another_number_of_trainers(start: Start) -> None:
+    """With two, with one, and with two again."""
     small = ("--layout", "inline", *SMALL, "--set", "actor.count=2")
-    training = start("CartPole-v1", *small, "--steps", "3000", "--set", f"trainer.count={first}")
+    training = start("CartPole-v1", *small, "--steps", "3000", "--set", "trainer.count=2")
     assert training.wait() == 0
-    before = read_summary(training.run_dir)
-    arguments = ["resume", str(training.run_dir), "--quiet", "--steps", "6000"]
-    assert main([*arguments, "--set", f"trainer.count={then}"]) == 0
-    after = read_summary(training.run_dir)
-    assert after["policy_version"] > before["policy_version"]
-    assert after["env_steps"] >= 6000
-    parts = {path.name for path in checkpoints(training.run_dir)[-1].iterdir()}
-    assert not any("trainer" in name and "1" in name for name in parts), "one writes for all"
+    for count, steps in ((1, 6000), (2, 9000)):
+        before = read_summary(training.run_dir)
+        arguments = ["resume", str(training.run_dir), "--quiet", "--steps", str(steps)]
+        assert main([*arguments, "--set", f"trainer.count={count}"]) == 0
+        after = read_summary(training.run_dir)
+        assert after["policy_version"] > before["policy_version"]
+        assert after["env_steps"] >= steps
+        parts = {path.name for path in checkpoints(training.run_dir)[-1].iterdir()}
+        assert not any("trainer" in name and "1" in name for name in parts), "one writes for all"

@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, started_by, wait_for
+from harness import (
+    HOLDING,
+    LIMIT_SECONDS,
+    SMALL,
+    Training,
+    checkpoints,
+    read_summary,
+    started_by,
+    wait_for,
+)
 from test_hosts import agents, join, log_of, status_of
 from test_worker_deaths import assert_books_add_up
 
@@ -135,7 +144,7 @@ def test_trainers_go_on_at_home_when_their_host_is_killed_for_good(
     versions = Versions(shm)
     training = start(
         "CartPole-v1", "--layout", "remote", "--launcher", "manual", "--steps", "1e9", *SMALL,
-        *HOSTS, "--set", "host_silence_seconds=3", "--set", "stopped_seconds=1000",
+        *HOSTS, *HOLDING, "--set", "host_silence_seconds=3", "--set", "stopped_seconds=1000",
     )  # fmt: skip
     wait_for((training.run_dir / "head.json").exists, "a head")
     gpu = people(training, "gpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, runs, wait_for
+from harness import HOLDING, SMALL, Training, checkpoints, read_summary, runs, wait_for
 from test_hosts import agents, log_of
 from test_trainer_hosts import Versions, kill_host, people, where
 from test_worker_deaths import assert_books_add_up
@@ -24,8 +24,6 @@ APART = (
     "--layout", "remote", "--set", "trainer.count=2", "--set", "trainer.trust_network=true",
     "--set", "hosts={a: [trainer], b: [trainer], c: [actor, policy]}",
 )  # fmt: skip
-HOLDING = ("--set", "algorithm.max_policy_age=1", "--set", "algorithm.epochs=60")
-"""Trainers learn for nearly all of their time, so one that dies holds fragments."""
 PLACES = {"trainer/0": "a", "trainer/1": "b", "policy/0": "c", "actor/0": "c"}
 
 
