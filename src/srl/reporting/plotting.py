@@ -1,4 +1,5 @@
-"""Plots of runs: return, throughput and policy age over environment steps."""
+"""Plots of runs over environment steps: return, throughput, policy age, and what the environment
+itself reports about its episodes."""
 
 from __future__ import annotations
 
@@ -27,6 +28,12 @@ _PANELS = (
     ("env_steps_per_second", "throughput\n(environment steps / s)"),
     ("policy_age_mean", "policy age\n(versions)"),
 )
+_ROWS = 5
+"""Panels below each other of what environments report."""
+_MAX_REPORTED = 20
+"""Most of these panels; what an environment reports beyond them is left out."""
+_REPORTED = re.compile(r"(?:^|\.)(episode\.[^.]+)$")
+"""The name of a metric that an environment declares, at the end of its key."""
 _SEED = re.compile(r"[-_. ]?\bseed[-_=. ]?\d+|[-_. ]s\d+$")
 _RUN_SETTING = re.compile(r"\s*(seed|run_dir)\s*:")
 _GRID_POINTS = 300
@@ -58,9 +65,16 @@ def plot_runs(run_dirs: Sequence[Path], output: Path) -> Path:
 
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 9.0), dpi=130, layout="constrained")
-    panels = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=(1.6, 1, 1))
+    reported = _reported(lines)
+    more = -(-len(reported) // _ROWS)
+    figure = Figure(figsize=(8.0 + 4.0 * more, 9.0), dpi=130, layout="constrained")
+    left: Any = figure
+    right: Any = None
     colours = _Colours()
+    if more:
+        parts: Any = figure.subfigures(1, 2, width_ratios=(8, 4 * more))
+        left, right = parts
+    panels = left.subplots(len(_PANELS), 1, sharex=True, height_ratios=(1.6, 1, 1))
     for panel, (key, title) in zip(panels, _PANELS, strict=True):
         for curve in _curves(groups, lines, key):
             _draw(panel, curve, colours.of(curve.label))
@@ -68,7 +82,9 @@ def plot_runs(run_dirs: Sequence[Path], output: Path) -> Path:
     _draw_evaluations(panels[0], groups, lines, colours)
     panels[-1].set_xlabel("environment steps")
     panels[-1].set_xlim(left=0)
-    figure.align_ylabels(panels)
+    left.align_ylabels(panels)
+    if more:
+        _draw_reported(right, reported, more, groups, lines, colours)
     handles, labels = panels[0].get_legend_handles_labels()
     if len(labels) > 1:
         panels[0].legend(handles, labels, frameon=False, fontsize=9, loc="best")
@@ -82,6 +98,35 @@ def plot_runs(run_dirs: Sequence[Path], output: Path) -> Path:
     except OSError as error:
         raise RunError(f"{output}: cannot write the plot ({error.strerror or error}).") from error
     return output
+
+
+def _reported(lines: dict[Path, list[dict[str, Any]]]) -> list[str]:
+    """The metrics that environments declare, in the order of their declaration."""
+    keys = [
+        match[1] for run in lines.values() for key in run[-1] if (match := _REPORTED.search(key))
+    ]
+    return list(dict.fromkeys(keys))[:_MAX_REPORTED]
+
+
+def _draw_reported(
+    part: Any,
+    keys: list[str],
+    num_columns: int,
+    groups: dict[str, list[Path]],
+    lines: dict[Path, list[dict[str, Any]]],
+    colours: _Colours,
+) -> None:
+    """Draws a small panel for each metric of the environment, column by column."""
+    panels = part.subplots(_ROWS, num_columns, sharex=True, squeeze=False)
+    spots = panels.T.reshape(-1)
+    for panel, key in zip(spots, keys, strict=False):
+        for curve in _curves(groups, lines, key):
+            _draw(panel, curve, colours.of(curve.label))
+        _style(panel, key, "")
+        panel.set_title(_escaped(key.partition(".")[2].replace("_", " ")), fontsize=9)
+    for panel in spots[len(keys) :]:
+        panel.set_visible(False)
+    panels[0, 0].set_xlim(left=0)
 
 
 def _escaped(text: str) -> str:
@@ -220,6 +265,8 @@ def _style(panel: Axes, key: str, title: str) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     panel.margins(x=0.01)
+    if key.startswith("episode."):
+        return
     if key != "episode_return_mean":
         panel.set_ylim(bottom=0)
     if key == "policy_age_mean":

@@ -46,6 +46,19 @@ def test_three_panels_of_one_run(tmp_path, monkeypatch):
     assert throughput.get_ylim()[0] == 0
 
 
+def test_what_the_environment_reports_has_panels_beside_the_returns(tmp_path, monkeypatch):
+    more = {f"episode.number_{i}": float(i - 3) for i in range(7)}
+    run = make_run(tmp_path, "run", **more)
+    figure = drawn(monkeypatch, [run], tmp_path / "plot.png")
+    panels = {panel.get_title(): panel for panel in figure.axes if panel.get_visible()}
+    assert set(panels) == {"", *(f"number {i}" for i in range(7))}
+    assert set(panels["number 1"].get_lines()[0].get_ydata()) == {-2.0}
+    several = {"policies.a.episode.goals": 2.0, "policies.b.episode.goals": 3.0}
+    figure = drawn(monkeypatch, [make_run(tmp_path, "two", **several)], tmp_path / "plot.png")
+    (goals,) = (panel for panel in figure.axes if panel.get_title() == "goals")
+    assert [line.get_ydata()[0] for line in goals.get_lines()] == [2.0, 3.0]
+
+
 def test_seeds_of_one_experiment_become_a_mean_with_a_band(tmp_path, monkeypatch):
     runs = [
         make_run(tmp_path, f"x{seed}", config=f"a: 1\nseed: {seed}\n", level=level)
