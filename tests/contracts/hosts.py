@@ -192,7 +192,7 @@ class TcpCarrier(Carrier):
         if came or before != (left.links.sent_messages, right.links.sent_messages):
             return True
         for one, other in ((left, right), (right, left)):
-            if not one.bridge.post.greeted(other.name):
+            if not one.bridge.messenger.greeted(other.name):
                 other.bridge.wait(other.wake_pipe, 0.01)
                 return True
             if self.missing(one, other):

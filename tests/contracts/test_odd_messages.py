@@ -118,7 +118,7 @@ def test_a_host_with_an_address_that_is_none_harms_nobody_else(
     run = Run(carrier)
     try:
         run.works()
-        book = run.left.bridge.post.peers
+        book = run.left.bridge.messenger.peers
         # Named so that it is for the left one to dial.
         for address, key in (("tcp://nowhere", "k" * 40), ("tcp://127.0.0.1:9", "k")):
             odd = Peer(host="x", address=address, public_key=key, processes=("second",))

@@ -127,7 +127,7 @@ def test_what_a_friend_should_not_say_changes_nothing(run: Run, said: object) ->
     run.works()
     counters = run.right.bridge.counters
     before = counters.get("rejected") + counters.get("stale")
-    frames = run.left.bridge.post._framing.encode(said)  # type: ignore[arg-type]
+    frames = run.left.bridge.messenger._framing.encode(said)  # type: ignore[arg-type]
     assert run.left.links.send("right", frames)
     run.carrier.pump()
     assert counters.get("rejected") + counters.get("stale") > before
@@ -162,7 +162,7 @@ def test_a_friends_messages_played_again_change_nothing(
 
 def test_a_gate_hears_only_hosts_of_the_address_book(run: Run) -> None:
     run.works()
-    book = run.right.bridge.post.peers
+    book = run.right.bridge.messenger.peers
     run.right.bridge.follow(msgspec.structs.replace(book, peers=(book.me,)))
     with run.carrier.at_rest():
         ask(run.client, 1, [1])

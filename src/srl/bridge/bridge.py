@@ -90,37 +90,39 @@ class Bridge:
         self._folder = folder
         self._links = links
         self.counters = BridgeCounters(arena)
-        self.post = post = PeerMessenger(plan, links, self.counters, packs=packs, clock=clock)
+        self.messenger = messenger = PeerMessenger(
+            plan, links, self.counters, packs=packs, clock=clock
+        )
         self._earlier_counts = (self.counters.get("unsent"), self.counters.get("refused"))
         """What earlier bridges of this host had counted."""
         self._clock = clock
         self._request_sender = [
-            RequestSender(n, spec, arena, post) for n, spec in enumerate(plan.inference)
+            RequestSender(n, spec, arena, messenger) for n, spec in enumerate(plan.inference)
         ]
         self._request_receiver = [
-            RequestReceiver(n, spec, arena, post) for n, spec in enumerate(plan.inference)
+            RequestReceiver(n, spec, arena, messenger) for n, spec in enumerate(plan.inference)
         ]
-        self._routes = [Route(one, post) for one in plan.weights]
+        self._routes = [Route(one, messenger) for one in plan.weights]
         self._weights_sender = [
-            WeightsSender(n, route, arena, post) for n, route in enumerate(self._routes)
+            WeightsSender(n, route, arena, messenger) for n, route in enumerate(self._routes)
         ]
         self._weights_receiver = [
-            WeightsReceiver(n, route, arena, post) for n, route in enumerate(self._routes)
+            WeightsReceiver(n, route, arena, messenger) for n, route in enumerate(self._routes)
         ]
         readers = {one.spec.policy: ParameterReader(one.spec, arena) for one in plan.weights}
         self._fragment_sender = [
-            FragmentSender(n, stream.spec, arena, post, readers.get(stream.policy))
+            FragmentSender(n, stream.spec, arena, messenger, readers.get(stream.policy))
             for n, stream in enumerate(plan.samples)
         ]
         self._fragment_receiver = [
-            FragmentReceiver(n, stream.spec, arena, post, readers.get(stream.policy))
+            FragmentReceiver(n, stream.spec, arena, messenger, readers.get(stream.policy))
             for n, stream in enumerate(plan.samples)
         ]
         self._rank_exchange = [
-            RankExchange(n, one, arena, post) for n, one in enumerate(plan.weights)
+            RankExchange(n, one, arena, messenger) for n, one in enumerate(plan.weights)
         ]
         self._presence = Presence(
-            arena, post, self._fragment_sender, self._weights_sender, self._weights_receiver
+            arena, messenger, self._fragment_sender, self._weights_sender, self._weights_receiver
         )
         self._parts: tuple[BridgePart, ...] = (
             *self._request_sender, *self._request_receiver,
@@ -144,7 +146,7 @@ class Bridge:
 
     def wait(self, wake_pipe: WakePipe, timeout_seconds: float | None = None) -> None:
         """Sleeps until a process wakes it, a message arrives, or something must be sent again."""
-        busy = self.post.is_greeting or any(part.busy for part in self._parts)
+        busy = self.messenger.is_greeting or any(part.busy for part in self._parts)
         limit = BUSY_SECONDS if busy else IDLE_SECONDS
         self._update_counters()
         self._links.wait(wake_pipe, limit if timeout_seconds is None else timeout_seconds)
@@ -158,7 +160,7 @@ class Bridge:
             self._next_count = now + COUNT_SECONDS
             self._reload_peers()
             self._update_counters()
-        self.post.greet(self._needed, now)
+        self.messenger.greet(self._needed, now)
         count = 0
         for host, frames in self._links.receive():
             count += 1
@@ -196,7 +198,7 @@ class Bridge:
 
     def follow(self, peers: Peers) -> None:
         """Applies a new address book."""
-        before, after = self.post.peers.by_host, peers.by_host
+        before, after = self.messenger.peers.by_host, peers.by_host
         gone = frozenset(
             host
             for host, peer in before.items()
@@ -204,7 +206,7 @@ class Bridge:
             or (after[host].incarnation, after[host].public_key)
             != (peer.incarnation, peer.public_key)
         )
-        self.post.update(peers, gone)
+        self.messenger.update(peers, gone)
         for route in self._routes:
             route.follow()
         self._needed = self._needed_hosts(peers)
@@ -214,7 +216,7 @@ class Bridge:
 
     def _needed_hosts(self, peers: Peers) -> frozenset[str]:
         """Hosts that share a stream, weights or a trainer group with this one."""
-        plan = self.post.plan
+        plan = self.messenger.plan
         pairs = [
             *(
                 (peers.hosts_of(spec.clients), peers.hosts_of(spec.servers))
@@ -244,12 +246,12 @@ class Bridge:
 
     def _receive(self, host: str, frames: list[memoryview]) -> None:
         try:
-            message, body = self.post.decode(frames)
+            message, body = self.messenger.decode(frames)
             if body.nbytes:
                 self.counters.add("data_messages")
             if isinstance(message, Hello):
-                self.post.hello(host, message)
-            elif self.post.greeted(host):
+                self.messenger.hello(host, message)
+            elif self.messenger.greeted(host):
                 self._handle(host, message, body)
             else:
                 self.counters.add("stale")

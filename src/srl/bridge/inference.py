@@ -47,10 +47,12 @@ class _PendingRequest:
 class RequestSender:
     """The clients' side of one stream: sends requests to hosts with servers."""
 
-    def __init__(self, number: int, spec: InferenceSpec, arena: Arena, post: PeerMessenger) -> None:
+    def __init__(
+        self, number: int, spec: InferenceSpec, arena: Arena, messenger: PeerMessenger
+    ) -> None:
         self._number = number
         self._spec = spec
-        self._post = post
+        self._messenger = messenger
         self._relay = RemoteRequests(spec, arena)
         self._seq = 0
         self._pending: dict[int, _PendingRequest] = {}
@@ -70,7 +72,7 @@ class RequestSender:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Applies a new address book: requests to hosts that are `gone` go to others."""
-        self._has_local_servers = bool(self._post.at_home(self._spec.servers))
+        self._has_local_servers = bool(self._messenger.at_home(self._spec.servers))
         for host in gone:
             self._open_rows.pop(host, None)
             self._reply_seconds.pop(host, None)
@@ -83,7 +85,7 @@ class RequestSender:
 
     def turn(self, now: float) -> None:
         """Sends submitted requests, and sends those again that were not answered in time."""
-        hosts = [] if self._has_local_servers else self._post.hosts(self._spec.servers)
+        hosts = [] if self._has_local_servers else self._messenger.hosts(self._spec.servers)
         if hosts:
             fresh = self._relay.take()
             for slot in fresh:
@@ -116,7 +118,7 @@ class RequestSender:
             sent = [request for request in map(self._pending.__getitem__, late) if request.sent]
             for request in sent:
                 self._mark_unresponsive(request.host, now)
-            self._post.counters.add("resent", len(sent))
+            self._messenger.counters.add("resent", len(sent))
             self._send(late, hosts, now)
 
     def _mark_unresponsive(self, host: str, now: float) -> None:
@@ -168,7 +170,7 @@ class RequestSender:
             for part in self._relay.request_parts(slot, count)
         )
         pixels = (flag for _ in slots for flag in self._relay.pixels)
-        return self._post.send(host, message, parts, pixels)
+        return self._messenger.send(host, message, parts, pixels)
 
     def _first_timeout(self, host: str) -> float:
         """Time until a request is sent again. A slow host gets more time, to add no load there."""
@@ -188,14 +190,14 @@ class RequestSender:
         """Handles arrived replies: writes those of pending requests, and ignores the others."""
         _check_message(self._spec, message.slots, message.rows, message.seqs, message.versions)
         self._unresponsive.pop(host, None)
-        now = self._post.clock()
+        now = self._messenger.clock()
         wanted: list[int] = []
         targets: list[memoryview | int] = []
         for slot, rows, seq in zip(message.slots, message.rows, message.seqs, strict=True):
             request = self._pending.get(slot)
             parts = self._relay.reply_parts(slot, rows)
             if request is None or request.seq != seq or not self._relay.holds(slot):
-                self._post.counters.add("stale")
+                self._messenger.counters.add("stale")
                 targets += [part.nbytes for part in parts]
                 continue
             if request.rows != rows:
@@ -211,7 +213,7 @@ class RequestSender:
             if host == request.host:
                 took = now - request.timer.sent
                 self._reply_seconds[host] = 0.9 * self._reply_seconds.get(host, took) + 0.1 * took
-            self._post.counters.add("wait_requests_ns", int((now - request.since) * 1e9))
+            self._messenger.counters.add("wait_requests_ns", int((now - request.since) * 1e9))
         self._relay.answer(wanted)
 
 
@@ -229,10 +231,12 @@ class _ReceivedRequest:
 class RequestReceiver:
     """The servers' side of one stream: passes requests of other hosts to the servers here."""
 
-    def __init__(self, number: int, spec: InferenceSpec, arena: Arena, post: PeerMessenger) -> None:
+    def __init__(
+        self, number: int, spec: InferenceSpec, arena: Arena, messenger: PeerMessenger
+    ) -> None:
         self._number = number
         self._spec = spec
-        self._post = post
+        self._messenger = messenger
         self._relay = RemoteRequests(spec, arena)
         self._open: dict[int, _ReceivedRequest] = {}
         self._queued: dict[int, _ReceivedRequest] = {}
@@ -264,13 +268,13 @@ class RequestReceiver:
         targets: list[memoryview | int] = []
         for slot, rows, seq in zip(message.slots, message.rows, message.seqs, strict=True):
             client = self._spec.clients[slot // self._spec.slots_per_client]
-            if self._post.homes.get(client) != host:
+            if self._messenger.homes.get(client) != host:
                 raise SpecError(
                     f"request: slot {slot} belongs to {client}, which is not on {host}."
                 )
             parts = self._relay.request_parts(slot, rows)
             if self._is_old(slot, host, seq):
-                self._post.counters.add("stale")
+                self._messenger.counters.add("stale")
                 targets += [part.nbytes for part in parts]
                 last = self._answered.get(slot)
                 if last is not None and (last.host, last.seq) == (host, seq):
@@ -301,7 +305,7 @@ class RequestReceiver:
         self._open[slot] = one
         self._answered.pop(slot, None)
         self._relay.memory.num_rows[slot] = one.rows
-        self._post.counters.add("requests")
+        self._messenger.counters.add("requests")
 
     def turn(self, now: float) -> None:
         """Sends the replies that the servers have written."""
@@ -343,8 +347,10 @@ class RequestReceiver:
             for slot, count in zip(slots, rows, strict=True)
             for part in self._relay.reply_parts(slot, count)
         )
-        self._post.counters.add("replies", len(slots))
-        return self._post.send(host, ReplyBatch(self._number, slots, rows, seqs, versions), parts)
+        self._messenger.counters.add("replies", len(slots))
+        return self._messenger.send(
+            host, ReplyBatch(self._number, slots, rows, seqs, versions), parts
+        )
 
 
 def most_slots(arrays: int) -> int:

@@ -80,10 +80,10 @@ class _HostWeights:
 class WeightsSender:
     """Sends one policy's weights to other hosts."""
 
-    def __init__(self, number: int, route: Route, arena: Arena, post: PeerMessenger) -> None:
+    def __init__(self, number: int, route: Route, arena: Arena, messenger: PeerMessenger) -> None:
         self._number = number
         self._route = route
-        self._post = post
+        self._messenger = messenger
         self._reader = ParameterReader(route.spec, arena)
         self._num_parts = _num_parts(self._reader.nbytes)
         self._hosts: dict[str, _HostWeights] = {}
@@ -101,7 +101,7 @@ class WeightsSender:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Applies a new address book: drops hosts that are `gone`, or that another host serves."""
-        now, own = self._post.clock(), self._post.own
+        now, own = self._messenger.clock(), self._messenger.own
         self._hosts_below = self._route.below(own)
         known = self._route.hosts[1:] if own == self._route.root else self._hosts_below
         self._hosts = {
@@ -117,7 +117,7 @@ class WeightsSender:
         one = self._hosts.get(host)
         if one is None:
             return
-        one.heard = self._post.clock()
+        one.heard = self._messenger.clock()
         if (version, coming) != (one.version, one.coming):
             one.version, one.coming, one.last_progress = version, coming, one.heard
         transfer = self._transfers.get(host)
@@ -178,7 +178,7 @@ class WeightsSender:
         for part, timer in transfer.timers.items():
             if now >= timer.due:
                 timer.again(now)
-                self._post.counters.add("resent")
+                self._messenger.counters.add("resent")
                 self._send(host, transfer.snapshot, part)
         while len(transfer.timers) < WINDOW and transfer.next < self._num_parts:
             if not self._send(host, transfer.snapshot, transfer.next):
@@ -188,28 +188,28 @@ class WeightsSender:
 
     def _send(self, host: str, snapshot: _Snapshot, part: int) -> bool:
         message = WeightsChunk(self._number, snapshot.version, part)
-        return self._post.send(host, message, [snapshot.part(part)])
+        return self._messenger.send(host, message, [snapshot.part(part)])
 
     def taken(self, host: str, message: ChunkStored) -> None:
         """Handles the answer to a part: the part has arrived."""
         transfer = self._transfers.get(host)
         if transfer is None or transfer.snapshot.version != message.version:
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
             return
         transfer.timers.pop(message.part, None)
         if transfer.next == self._num_parts and not transfer.timers:
             del self._transfers[host]
             self._hosts[host].version = message.version
-            self._post.counters.add("weights")
+            self._messenger.counters.add("weights")
 
 
 class WeightsReceiver:
     """Receives one policy's weights, and publishes them on this host."""
 
-    def __init__(self, number: int, route: Route, arena: Arena, post: PeerMessenger) -> None:
+    def __init__(self, number: int, route: Route, arena: Arena, messenger: PeerMessenger) -> None:
         self._number = number
         self._route = route
-        self._post = post
+        self._messenger = messenger
         self._reader = ParameterReader(route.spec, arena)
         self._writer = ParameterWriter(route.spec, arena)
         self._root = ""
@@ -246,7 +246,7 @@ class WeightsReceiver:
         Published weights stay. If the root has changed or restarted, incomplete weights are
         dropped: their parts do not fit to the weights of another publisher.
         """
-        self.told = self._route.told(self._post.own)
+        self.told = self._route.told(self._messenger.own)
         root = self._route.root
         if root != self._root or root in gone:
             self._root, self._version = root, -1
@@ -259,7 +259,7 @@ class WeightsReceiver:
 
         Bridges may have different address books for a moment. So any host of the tree may send.
         """
-        if host not in self._route or self._post.own == self._route.root:
+        if host not in self._route or self._messenger.own == self._route.root:
             raise SpecError(
                 f"weights of policy {self._number}: {host} must not send them to this host."
             )
@@ -269,9 +269,9 @@ class WeightsReceiver:
                 f"weights: expected {_num_parts(nbytes)} parts, got part {message.part}."
             )
         if message.version <= self._reader.version:
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
         elif not self._accepts(host, message.version):
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
             return
         else:
             assert self._data is not None
@@ -280,14 +280,14 @@ class WeightsReceiver:
             self._missing.discard(message.part)
             if not self._missing:
                 self._writer.publish_bytes(self._version, self._data)
-        self._post.send(host, ChunkStored(self._number, message.version, message.part))
+        self._messenger.send(host, ChunkStored(self._number, message.version, message.part))
 
     def _accepts(self, host: str, version: int) -> bool:
         """Whether a part belongs to the weights that are being received.
 
         All parts must be of the newest version and from one host, unless that host is silent.
         """
-        now = self._post.clock()
+        now = self._messenger.clock()
         if (host, version) != (self._sender, self._version):
             if version <= self._version and now - self._last_part_time < QUIET_SECONDS:
                 return False

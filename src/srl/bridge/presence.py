@@ -30,16 +30,16 @@ class Presence:
     def __init__(
         self,
         arena: Arena,
-        post: PeerMessenger,
+        messenger: PeerMessenger,
         fragment_sender: Sequence[FragmentSender],
         weights_sender: Sequence[WeightsSender],
         weights_receiver: Sequence[WeightsReceiver],
     ) -> None:
         self._arena = arena
-        self._post = post
-        self._inference = [InferenceMemory(spec, arena) for spec in post.plan.inference]
-        self._samples = [SampleMemory(stream.spec, arena) for stream in post.plan.samples]
-        self._parameters = [ParameterWriter(one.spec, arena) for one in post.plan.weights]
+        self._messenger = messenger
+        self._inference = [InferenceMemory(spec, arena) for spec in messenger.plan.inference]
+        self._samples = [SampleMemory(stream.spec, arena) for stream in messenger.plan.samples]
+        self._parameters = [ParameterWriter(one.spec, arena) for one in messenger.plan.weights]
         self._fragment_sender = fragment_sender
         self._weights_sender = weights_sender
         self._weights_receiver = weights_receiver
@@ -60,11 +60,11 @@ class Presence:
         self._done_requests = {
             key: asked for key, asked in self._done_requests.items() if key[0] not in gone
         }
-        for memory, stream in zip(self._samples, self._post.plan.samples, strict=True):
+        for memory, stream in zip(self._samples, self._messenger.plan.samples, strict=True):
             if memory.granted[0]:
                 continue
             for writer, process in enumerate(stream.spec.writers):
-                was_there = self._post.former_homes.get(process) in gone
+                was_there = self._messenger.former_homes.get(process) in gone
                 if memory.open_writers[writer] == OPEN and was_there:
                     memory.open_writers[writer] = 0
 
@@ -74,20 +74,20 @@ class Presence:
         if seen == self._last_fingerprint and now < self._next_report:
             return
         self._last_fingerprint, self._next_report = seen, now + STATUS_SECONDS
-        for peer in self._post.peers.others:
-            if not self._post.greeted(peer.host):
+        for peer in self._messenger.peers.others:
+            if not self._messenger.greeted(peer.host):
                 continue
             status = self._status(peer.host)
             before, when = self._sent.get(peer.host, (None, 0.0))
             if status != before or now >= when:
-                if self._post.send(peer.host, status):
+                if self._messenger.send(peer.host, status):
                     self._sent[peer.host] = (status, now + STATUS_SECONDS)
                 else:
                     self._last_fingerprint = b""
 
     def _fingerprint(self) -> bytes:
         """The state whose changes are sent at once, as bytes to compare."""
-        parts = [host.encode() for host in self._post.known_hosts]
+        parts = [host.encode() for host in self._messenger.known_hosts]
         parts += [memory.open_clients.tobytes() for memory in self._inference]
         for memory in self._samples:
             states = memory.open_writers.tobytes()
@@ -100,21 +100,21 @@ class Presence:
         return b"/".join(parts)
 
     def _status(self, host: str) -> PresenceReport:
-        post, plan = self._post, self._post.plan
-        here = post.at_home
+        messenger, plan = self._messenger, self._messenger.plan
+        here = messenger.at_home
         clients = {
             number: {i: self._inference[number].open_clients[i] for i in here(spec.clients)}
             for number, spec in enumerate(plan.inference)
-            if host in post.hosts(spec.servers)
+            if host in messenger.hosts(spec.servers)
         }
         writers, readers, accounts, anew = {}, {}, {}, {}
         for number, (memory, stream) in enumerate(zip(self._samples, plan.samples, strict=True)):
             spec = stream.spec
-            if post.peers.hosts_of(spec.readers)[:1] == (host,):
+            if messenger.peers.hosts_of(spec.readers)[:1] == (host,):
                 writers[number] = {i: self._writer(number, i) for i in here(spec.writers)}
                 if memory.anew[0]:
                     anew[number] = tuple(int(cell) for cell in memory.anew)
-            if host in post.hosts(spec.writers) and here(spec.readers):
+            if host in messenger.hosts(spec.writers) and here(spec.readers):
                 readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
                 numbers = (memory.base_version, memory.first_ticket, memory.next_ticket)
                 accounts[number] = tuple(int(array[0]) for array in numbers)
@@ -134,7 +134,7 @@ class Presence:
 
     def status(self, host: str, message: PresenceReport) -> None:
         """Copies what another host reports about its own ends."""
-        plan = self._post.plan
+        plan = self._messenger.plan
         for number, states in message.clients.items():
             spec = one_of(plan.inference, number)
             self._check(host, spec.clients, states)
@@ -159,7 +159,7 @@ class Presence:
                 self._arena.wake(*trainers)
 
     def _mirror_writers(self, host: str, number: int, states: dict[int, int]) -> None:
-        spec = one_of(self._post.plan.samples, number).spec
+        spec = one_of(self._messenger.plan.samples, number).spec
         self._check(host, spec.writers, states)
         memory = self._samples[number]
         changed = {i: s for i, s in states.items() if memory.open_writers[i] != s}
@@ -173,7 +173,7 @@ class Presence:
     def _mirror_readers(
         self, host: str, number: int, states: dict[int, int], accounts: tuple[int, int, int] | None
     ) -> None:
-        spec = one_of(self._post.plan.samples, number).spec
+        spec = one_of(self._messenger.plan.samples, number).spec
         if not states:
             raise SpecError(f"status: {host} reports on stream {number}, but runs no reader of it.")
         self._check(host, spec.readers, states)
@@ -189,7 +189,7 @@ class Presence:
             self._arena.wake(*spec.writers)
 
     def _count_anew(self, host: str, number: int, times: int, version: int, under_way: int) -> None:
-        spec = one_of(self._post.plan.samples, number).spec
+        spec = one_of(self._messenger.plan.samples, number).spec
         memory = self._samples[number]
         if memory.granted[0] or self._done_requests.get((host, number), 0) >= times:
             return
@@ -202,7 +202,7 @@ class Presence:
 
     def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
         for index in states:
-            if index >= len(processes) or self._post.homes.get(processes[index]) != host:
+            if index >= len(processes) or self._messenger.homes.get(processes[index]) != host:
                 raise SpecError(
                     f"status: {host} reports on process {index}, which it does not run."
                 )

@@ -13,10 +13,10 @@ from srl.bridge.messenger import PeerMessenger, WeightsRoute
 class Route:
     """One policy's tree of hosts, by the current address book."""
 
-    def __init__(self, weights: WeightsRoute, post: PeerMessenger) -> None:
+    def __init__(self, weights: WeightsRoute, messenger: PeerMessenger) -> None:
         self.spec = weights.spec
         self._trainers = weights.trainers
-        self._post = post
+        self._messenger = messenger
         self.root = ""
         """The host that publishes the weights: that of the first trainer. For a policy without a
         trainer, the first host of the address book."""
@@ -26,7 +26,7 @@ class Route:
 
     def follow(self) -> None:
         """Builds the tree again from the current address book."""
-        peers = self._post.peers
+        peers = self._messenger.peers
         trained = peers.hosts_of(self._trainers[:1])
         self.root = next(iter(trained or (peer.host for peer in peers.peers)), "")
         # A host whose bridge does not listen yet cannot pass weights on.
@@ -41,15 +41,15 @@ class Route:
     def above(self, host: str) -> str:
         """The host that passes weights on to this one; "" for the root, and outside the tree."""
         position = self._positions.get(host, 0)
-        return self.hosts[(position - 1) // self._post.plan.fan_out] if position else ""
+        return self.hosts[(position - 1) // self._messenger.plan.fan_out] if position else ""
 
     def below(self, host: str) -> tuple[str, ...]:
         """The hosts that this one passes weights on to."""
         position = self._positions.get(host)
         if position is None:
             return ()
-        first = position * self._post.plan.fan_out + 1
-        return self.hosts[first : first + self._post.plan.fan_out]
+        first = position * self._messenger.plan.fan_out + 1
+        return self.hosts[first : first + self._messenger.plan.fan_out]
 
     def told(self, host: str) -> frozenset[str]:
         """The hosts to which this one reports its version: the host above it, and the root."""

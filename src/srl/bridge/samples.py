@@ -67,12 +67,12 @@ class FragmentSender:
         number: int,
         spec: SampleSpec,
         arena: Arena,
-        post: PeerMessenger,
+        messenger: PeerMessenger,
         versions: ParameterReader | None,
     ) -> None:
         self._number = number
         self._spec = spec
-        self._post = post
+        self._messenger = messenger
         self._end = GrantedStream(spec, arena)
         self._versions = versions
         self._owner = ""
@@ -98,7 +98,7 @@ class FragmentSender:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Applies a new address book: begins again if the owner has changed or restarted."""
-        owner = next(iter(self._post.peers.hosts_of(self._spec.readers)), "")
+        owner = next(iter(self._messenger.peers.hosts_of(self._spec.readers)), "")
         if owner == self._owner and owner not in gone:
             return
         self._owner = owner
@@ -106,14 +106,14 @@ class FragmentSender:
         for remote_slot in self._remote_slots.values():
             self._end.revoke(remote_slot.slot)
         self._remote_slots.clear()
-        if owner and owner != self._post.own:
+        if owner and owner != self._messenger.own:
             self._end.begin()
         elif owner:
             self._end.take_over(0 if self._versions is None else self._versions.version)
 
     def turn(self, now: float) -> None:
         """Asks for slots for waiting writers, and sends committed fragments and returned slots."""
-        if not self._owner or self._owner == self._post.own:
+        if not self._owner or self._owner == self._messenger.own:
             return
         self._ask(now)
         ended = self._end.ended()
@@ -124,7 +124,7 @@ class FragmentSender:
             lease = leases.get(slot)
             if lease is None:
                 # Granted by an owner that is gone, or to the bridge before this one.
-                self._post.counters.add("stale")
+                self._messenger.counters.add("stale")
                 self._end.forget(slot)
             else:
                 self._send(lease, self._remote_slots[lease], status, now)
@@ -138,7 +138,7 @@ class FragmentSender:
         due = [
             w for w in waiting_writers_here if w not in self._waiting or now >= self._waiting[w][1]
         ]
-        if due and self._post.send(self._owner, SlotRequest(self._number, due)):
+        if due and self._messenger.send(self._owner, SlotRequest(self._number, due)):
             for writer in due:
                 since = self._waiting.get(writer, (now, now))[0]
                 self._waiting[writer] = (since, now + ASK_SECONDS)
@@ -146,20 +146,22 @@ class FragmentSender:
     def _send(self, lease: int, remote_slot: _RemoteSlot, status: int, now: float) -> None:
         if remote_slot.is_told and now < remote_slot.timer.due:
             return
-        memory, slot, post = self._end.memory, remote_slot.slot, self._post
+        memory, slot, messenger = self._end.memory, remote_slot.slot, self._messenger
         if status == READY:
             info = memory.info(slot)
             full = info.length == self._spec.trajectory.capacity
-            whole = full and not post.packs(self._owner)
+            whole = full and not messenger.packs(self._owner)
             message = Fragment(self._number, lease, info, whole)
             parts = self._end.parts(slot, info.length, whole=whole)
-            sent = post.send(self._owner, message, parts, None if whole else self._end.pixels())
+            sent = messenger.send(
+                self._owner, message, parts, None if whole else self._end.pixels()
+            )
         else:
-            sent = post.send(self._owner, SlotReturned(self._number, lease, status == LOST))
+            sent = messenger.send(self._owner, SlotReturned(self._number, lease, status == LOST))
         if not sent:
             return
         if remote_slot.is_told:
-            post.counters.add("resent")
+            messenger.counters.add("resent")
             remote_slot.timer.again(now)
         else:
             remote_slot.is_told = True
@@ -174,23 +176,23 @@ class FragmentSender:
             raise SpecError(f"grant: expected one from {self._owner}, got one from {host}.")
         if message.writer >= len(self._spec.writers):
             raise SpecError(f"grant: there is no writer {message.writer}.")
-        now = self._post.clock()
+        now = self._messenger.clock()
         if message.lease in self._ended_leases:
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
             return
         if message.lease not in self._remote_slots:
             slot = self._end.accept(message.writer, message.ticket)
             if slot is None:
                 # If this return is lost, the owner repeats the grant, and it is sent again.
-                self._post.send(host, SlotReturned(self._number, message.lease, False))
+                self._messenger.send(host, SlotReturned(self._number, message.lease, False))
                 return
             since = self._waiting.pop(message.writer, (now, now))[0]
-            self._post.counters.add("wait_slots_ns", int((now - since) * 1e9))
+            self._messenger.counters.add("wait_slots_ns", int((now - since) * 1e9))
             remote_slot = _RemoteSlot(host, message.writer, slot, message.ticket, Timer(now))
             self._remote_slots[message.lease] = remote_slot
         else:
-            self._post.counters.add("stale")
-        self._post.send(host, GrantAccepted(self._number, message.lease))
+            self._messenger.counters.add("stale")
+        self._messenger.send(host, GrantAccepted(self._number, message.lease))
 
     def done(self, host: str, message: FragmentStored) -> None:
         """Handles the end of a grant: the slot here becomes free.
@@ -199,12 +201,12 @@ class FragmentSender:
         """
         remote_slot = self._remote_slots.get(message.lease)
         if remote_slot is None or host != self._owner or not remote_slot.is_told:
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
             return
         del self._remote_slots[message.lease]
         self._ended_leases.append(message.lease)
         self._answer_seconds = 0.9 * self._answer_seconds + 0.1 * (
-            self._post.clock() - remote_slot.timer.sent
+            self._messenger.clock() - remote_slot.timer.sent
         )
         self._end.free(remote_slot.slot)
 
@@ -217,12 +219,12 @@ class FragmentReceiver:
         number: int,
         spec: SampleSpec,
         arena: Arena,
-        post: PeerMessenger,
+        messenger: PeerMessenger,
         versions: ParameterReader | None,
     ) -> None:
         self._number = number
         self._spec = spec
-        self._post = post
+        self._messenger = messenger
         self._end = GrantingStream(spec, arena)
         self._versions = versions if spec.max_policy_age is not None else None
         self._has_weights = False
@@ -245,8 +247,8 @@ class FragmentReceiver:
     def follow(self, gone: frozenset[str]) -> None:
         """Applies a new address book: takes back the slots of hosts that are `gone`."""
         self._has_weights = self._versions is not None and any(
-            self._post.at_home((*one.spec.readers, *one.trainers))
-            for one in self._post.plan.weights
+            self._messenger.at_home((*one.spec.readers, *one.trainers))
+            for one in self._messenger.plan.weights
             if one.spec.policy == self._versions.spec.policy
         )
         lost = {
@@ -261,11 +263,11 @@ class FragmentReceiver:
                 del self._waiting[host, writer]
         slots = [remote_slot.slot for remote_slot in lost.values()]
         if self._is_owner():
-            homes = self._post.homes
+            homes = self._messenger.homes
             remote_writers = {
                 writer
                 for writer, process in enumerate(self._spec.writers)
-                if homes.get(process, self._post.own) != self._post.own
+                if homes.get(process, self._messenger.own) != self._messenger.own
             }
             # Slots that an earlier bridge of this host granted: their leases are unknown now.
             known = {*slots, *(remote_slot.slot for remote_slot in self._remote_slots.values())}
@@ -280,7 +282,7 @@ class FragmentReceiver:
         return self._versions.version
 
     def _is_owner(self) -> bool:
-        return self._post.peers.hosts_of(self._spec.readers)[:1] == (self._post.own,)
+        return self._messenger.peers.hosts_of(self._spec.readers)[:1] == (self._messenger.own,)
 
     def turn(self, now: float) -> None:
         """Grants slots to waiting writers, and repeats grants that were not answered in time."""
@@ -296,12 +298,12 @@ class FragmentReceiver:
         for lease, remote_slot in self._remote_slots.items():
             if not remote_slot.is_told and now >= remote_slot.timer.due:
                 remote_slot.timer.again(now)
-                self._post.counters.add("resent")
+                self._messenger.counters.add("resent")
                 self._grant(lease)
 
     def _grant(self, lease: int) -> None:
         remote_slot = self._remote_slots[lease]
-        self._post.send(
+        self._messenger.send(
             remote_slot.host, SlotGrant(self._number, remote_slot.writer, remote_slot.ticket, lease)
         )
 
@@ -309,7 +311,7 @@ class FragmentReceiver:
         """Handles a request for slots from a host whose writers wait."""
         for writer in message.writers:
             known = writer < len(self._spec.writers)
-            if not known or self._post.homes.get(self._spec.writers[writer]) != host:
+            if not known or self._messenger.homes.get(self._spec.writers[writer]) != host:
                 raise SpecError(f"want: writer {writer} is not on {host}.")
         if not self._is_owner():
             raise SpecError(f"want: the readers of {self._spec.name!r} are on another host.")
@@ -342,8 +344,8 @@ class FragmentReceiver:
             body.copy_into(part.data for part in parts)
             del self._remote_slots[message.lease]
             self._end.commit(remote_slot.slot, message.info)
-            self._post.counters.add("fragments")
-        self._post.send(host, FragmentStored(self._number, message.lease))
+            self._messenger.counters.add("fragments")
+        self._messenger.send(host, FragmentStored(self._number, message.lease))
 
     def returned(self, host: str, message: SlotReturned) -> None:
         """Handles a slot that comes back without a fragment."""
@@ -351,12 +353,12 @@ class FragmentReceiver:
         if remote_slot is not None:
             del self._remote_slots[message.lease]
             self._end.take_back([remote_slot.slot], lost=message.lost)
-        self._post.send(host, FragmentStored(self._number, message.lease))
+        self._messenger.send(host, FragmentStored(self._number, message.lease))
 
     def _find(self, host: str, lease: int) -> _RemoteSlot | None:
         remote_slot = self._remote_slots.get(lease)
         if remote_slot is None or remote_slot.host != host:
-            self._post.counters.add("stale")
+            self._messenger.counters.add("stale")
             return None
         return remote_slot
 

@@ -27,12 +27,12 @@ class RankExchange:
     busy = False
 
     def __init__(
-        self, number: int, weights: WeightsRoute, arena: Arena, post: PeerMessenger
+        self, number: int, weights: WeightsRoute, arena: Arena, messenger: PeerMessenger
     ) -> None:
         self._number = number
         self._processes = weights.trainers
         self._arena = arena
-        self._post = post
+        self._messenger = messenger
         self._is_single = len(weights.trainers) < 2
         self._sent: dict[str, tuple[bytes, float]] = {}
         """What was last sent to each host, and when to send it again."""
@@ -44,21 +44,21 @@ class RankExchange:
         if self._is_single:
             return
         self._sent.clear()
-        former = self._post.former_homes
+        former = self._messenger.former_homes
         for rank, process in enumerate(self._processes):
             if former.get(process) in gone:
                 self._table.remove(rank)
                 self._arena.wake(*self._local_processes())
 
     def _local_processes(self) -> list[str]:
-        return [self._processes[rank] for rank in self._post.at_home(self._processes)]
+        return [self._processes[rank] for rank in self._messenger.at_home(self._processes)]
 
     def turn(self, now: float) -> None:
         """Sends the numbers of this host's ranks to the other hosts."""
         if self._is_single:
             return
-        hosts = self._post.hosts(self._processes)
-        own = self._post.at_home(self._processes) if hosts else []
+        hosts = self._messenger.hosts(self._processes)
+        own = self._messenger.at_home(self._processes) if hosts else []
         if not own:
             return
         seen = self._table.fingerprint()
@@ -70,14 +70,14 @@ class RankExchange:
             if message is None:
                 rows = {rank: self._table.row(rank) for rank in own}
                 message = RankNumbers(self._number, self._table.epoch, rows)
-            if self._post.send(host, message):
+            if self._messenger.send(host, message):
                 self._sent[host] = (seen, now + REPEAT_SECONDS)
 
     def ranks(self, host: str, message: RankNumbers) -> None:
         """Copies the numbers of another host's ranks into the table here."""
         for rank, row in message.rows.items():
             known = not self._is_single and rank < len(self._processes)
-            if not known or self._post.homes.get(self._processes[rank]) != host:
+            if not known or self._messenger.homes.get(self._processes[rank]) != host:
                 raise SpecError(f"ranks: {host} reports on rank {rank}, which it does not run.")
             if len(row) != ROW or not all(-1 <= number <= MAX_COUNT for number in row[-COUNTED:]):
                 raise SpecError(
