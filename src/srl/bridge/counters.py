@@ -27,7 +27,7 @@ COUNTERS = (
   writers for slots of other hosts.
 - `data_messages`: received messages with a request, a reply, a fragment or weights in them.
 """
-TOLD = (
+REPORTED = (
     "wait_requests_ns", "wait_slots_ns", "data_messages", "resent", "unsent", "stale", "rejected",
     "refused",
 )  # fmt: skip
@@ -53,9 +53,9 @@ class BridgeCounters:
         """Reads a counter."""
         return int(self._cells[_INDEX[name]])
 
-    def told(self) -> dict[str, int]:
+    def reported(self) -> dict[str, int]:
         """The counters that the head shows, by name."""
-        return {name: int(self._cells[_INDEX[name]]) for name in TOLD}
+        return {name: int(self._cells[_INDEX[name]]) for name in REPORTED}
 
     def all(self) -> dict[str, int]:
         """All counters, by name."""

@@ -213,7 +213,7 @@ class WeightsReceiver:
         self._reader = ParameterReader(route.spec, arena)
         self._writer = ParameterWriter(route.spec, arena)
         self._root = ""
-        self.told: frozenset[str] = frozenset()
+        self.reports_to: frozenset[str] = frozenset()
         """Hosts to which this one reports its version."""
         self._data: np.ndarray | None = None
         self._version = -1
@@ -246,7 +246,7 @@ class WeightsReceiver:
         Published weights stay. If the root has changed or restarted, incomplete weights are
         dropped: their parts do not fit to the weights of another publisher.
         """
-        self.told = self._route.told(self._messenger.own)
+        self.reports_to = self._route.reports_to(self._messenger.own)
         root = self._route.root
         if root != self._root or root in gone:
             self._root, self._version = root, -1

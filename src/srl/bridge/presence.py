@@ -118,9 +118,11 @@ class Presence:
                 readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
                 numbers = (memory.base_version, memory.first_ticket, memory.next_ticket)
                 accounts[number] = tuple(int(array[0]) for array in numbers)
-        told = {n: part for n, part in enumerate(self._weights_receiver) if host in part.told}
-        versions = {number: part.version for number, part in told.items()}
-        coming = {number: part.coming for number, part in told.items()}
+        reporting = {
+            n: part for n, part in enumerate(self._weights_receiver) if host in part.reports_to
+        }
+        versions = {number: part.version for number, part in reporting.items()}
+        coming = {number: part.coming for number, part in reporting.items()}
         return PresenceReport(
             clients, writers, readers, accounts, versions, coming, anew,  # type: ignore[arg-type]
         )  # fmt: skip

@@ -51,7 +51,7 @@ class Route:
         first = position * self._messenger.plan.fan_out + 1
         return self.hosts[first : first + self._messenger.plan.fan_out]
 
-    def told(self, host: str) -> frozenset[str]:
+    def reports_to(self, host: str) -> frozenset[str]:
         """The hosts to which this one reports its version: the host above it, and the root."""
         return (
             frozenset((self.root, self.above(host))) if self._positions.get(host) else frozenset()
@@ -61,4 +61,4 @@ class Route:
         """The hosts with which this one exchanges messages about these weights."""
         if host == self.root:
             return frozenset(self.hosts[1:])
-        return self.told(host).union(self.below(host))
+        return self.reports_to(host).union(self.below(host))

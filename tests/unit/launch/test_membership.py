@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from srl.arena.arena import HeapArena
-from srl.bridge.counters import TOLD
+from srl.bridge.counters import REPORTED
 from srl.launch.cluster import membership as hosts_module
 from srl.launch.cluster.membership import Membership
 from srl.launch.cluster.protocol import (
@@ -166,7 +166,7 @@ def test_a_host_joins_works_and_tells(control, tmp_path: Path) -> None:  # type:
     assert [(e.incarnation, e.pid, e.how) for e in node.exits()] == [
         (3, 77, "was killed (SIGKILL)")
     ]
-    assert node.traffic == {**dict.fromkeys(TOLD, 0), "resent": 7}
+    assert node.traffic == {**dict.fromkeys(REPORTED, 0), "resent": 7}
     assert list(hosts.reports) == [note]
     assert hosts.refused == 1, "what is no report is counted"
     assert (tmp_path / "logs" / "actor-0.log").read_text() == "hello\n"

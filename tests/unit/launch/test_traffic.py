@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from srl.arena.arena import HeapArena
-from srl.bridge.counters import TOLD, BridgeCounters
+from srl.bridge.counters import REPORTED, BridgeCounters
 from srl.cli.status import describe_status
 from srl.launch.run.status import HostStatus, RunStatus
 from srl.launch.run.traffic import Traffic
@@ -18,7 +18,7 @@ def test_home_hosts_that_are_here_and_those_that_were_are_added_up() -> None:
     counters.add("wait_slots_ns", 1_500_000_000)
     counters.add("heartbeat_ns", 5)
     assert traffic.home() == {
-        **dict.fromkeys(TOLD, 0),
+        **dict.fromkeys(REPORTED, 0),
         "refused": 5,
         "wait_slots_ns": 1_500_000_000,
     }
@@ -28,12 +28,12 @@ def test_home_hosts_that_are_here_and_those_that_were_are_added_up() -> None:
     assert found["between_hosts.resent"] == 5
     assert found["between_hosts.wait_slots_seconds"] == 2.0
     assert found["between_hosts.stale"] == 0
-    assert len(found) == len(TOLD)
+    assert len(found) == len(REPORTED)
 
 
 def test_the_line_of_a_host_says_how_long_it_waited_and_what_went_wrong() -> None:
     bridge = {
-        **dict.fromkeys(TOLD, 0),
+        **dict.fromkeys(REPORTED, 0),
         "wait_requests_ns": 2_500_000_000,
         "resent": 7,
         "refused": 1,

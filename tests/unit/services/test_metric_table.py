@@ -1,7 +1,7 @@
 import json
 import re
 
-from srl.bridge.counters import TOLD
+from srl.bridge.counters import REPORTED
 from srl.services.messages import Episodes, Evaluation, Update
 from srl.services.metric_names import MetricNames
 from srl.services.metric_table import METRICS
@@ -44,7 +44,7 @@ def test_every_metric_of_a_line_is_declared(tmp_path):
 
 
 def test_counters_of_bridges_and_reasons_of_drops_are_declared():
-    waits = [name.replace("_ns", "_seconds") for name in TOLD]
+    waits = [name.replace("_ns", "_seconds") for name in REPORTED]
     assert undeclared(f"between_hosts.{name}" for name in waits) == []
     meaning = METRICS["samples.<stream>.dropped.<reason>"].meaning
     assert [reason for reason in DROP_REASONS if f"`{reason}`" not in meaning] == []

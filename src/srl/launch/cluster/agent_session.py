@@ -226,7 +226,7 @@ class AgentSession:
             rows=tuple(rows),
             conditions=conditions,
             accounts=self._accounts(),
-            bridge=self._bridge_counters.told(),
+            bridge=self._bridge_counters.reported(),
         )
 
     def _rows(self, process: str, incarnation: int) -> list[StatsRow]:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from srl.bridge.counters import TOLD
+from srl.bridge.counters import REPORTED
 from srl.launch.cluster.bridge_supervisor import BRIDGES_PER_SESSION
 from srl.launch.cluster.node import Exit
 from srl.launch.cluster.protocol import (
@@ -45,7 +45,7 @@ class RemoteNode:
         """Whether it shares the head's run directory; None until it has reported that."""
         self.accounts: dict[str, StreamAccount] = {}
         """The accounts of its sample streams, as last reported."""
-        self.traffic: dict[str, int] = dict.fromkeys(TOLD, 0)
+        self.traffic: dict[str, int] = dict.fromkeys(REPORTED, 0)
         """The counters of its bridge, as last reported."""
         self.gone = ""
         """Why it left; empty while it is here."""
@@ -127,7 +127,7 @@ class RemoteNode:
         """Stores what a heartbeat reports: process conditions, accounts and bridge counters."""
         self._conditions = beat.conditions
         self.accounts = beat.accounts
-        self.traffic = {name: beat.bridge.get(name, 0) for name in TOLD}
+        self.traffic = {name: beat.bridge.get(name, 0) for name in REPORTED}
 
     def started(self, message: Started) -> None:
         """Stores the process id of a process that has started."""

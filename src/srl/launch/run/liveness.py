@@ -46,7 +46,7 @@ class _Silence:
     """Seconds of its loop; pauses between looks count up to `MOST_BETWEEN_LOOKS`."""
     excused: bool = False
     """Whether its silence had a reason; such a loop does not raise the process's limit."""
-    told: bool = False
+    reported: bool = False
     """Whether the verdict `slow` was already given."""
 
 
@@ -96,9 +96,9 @@ class Liveness:
             return "silent" if silence.asleep > self.limit(process) else ""
         silence.asleep = 0.0
         silence.worked += self._passed
-        if silence.told or silence.worked < self.limit(process):
+        if silence.reported or silence.worked < self.limit(process):
             return ""
-        silence.told = True
+        silence.reported = True
         return "slow"
 
     def limit(self, process: str) -> float:

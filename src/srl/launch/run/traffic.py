@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from srl.arena.arena import Arena
-from srl.bridge.counters import TOLD, BridgeCounters
+from srl.bridge.counters import REPORTED, BridgeCounters
 
 
 class Traffic:
@@ -21,7 +21,7 @@ class Traffic:
 
     def home(self) -> dict[str, int]:
         """The counters of this host's bridge and of the control socket."""
-        counts = self._home.told()
+        counts = self._home.reported()
         counts["refused"] += self._refused()
         return counts
 
@@ -38,5 +38,5 @@ class Traffic:
             f"between_hosts.{name.replace('_ns', '_seconds')}": (
                 total[name] / 1e9 if name.endswith("_ns") else total[name]
             )
-            for name in TOLD
+            for name in REPORTED
         }
