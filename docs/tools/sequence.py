@@ -156,6 +156,8 @@ def _read(source: str) -> _Diagram:
             diagram.steps.append(_Step("end", _Text.of("")))
         else:
             raise DiagramError(f"mermaid: expected a participant, message, note or frame: {line}")
+        if ";" in line:
+            raise DiagramError(f"mermaid: code hosts end a statement at each semicolon: {line}")
     named = {name for step in diagram.steps for name in (step.first, step.last) if name}
     if named - set(diagram.names):
         raise DiagramError(

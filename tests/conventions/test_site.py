@@ -88,7 +88,7 @@ def test_a_sequence_diagram_shows_all_of_its_texts_and_refuses_what_it_does_not_
     )
     ends = [float(x) for x in re.findall(r'x="(\d+)"', drawn)]
     assert max(ends) <= float(re.search(r'width="(\d+)" xmlns', drawn)[1])
-    for line in ("A->B: another arrow", "A->>C: to nobody"):
+    for line in ("A->B: another arrow", "A->>C: to nobody", "A->>B: two; halves"):
         with pytest.raises(sequence.DiagramError):
             sequence.draw(source + line)
 
