@@ -125,7 +125,7 @@ def experiment(dataflow: str = f"{__file__}:curious") -> srl.Experiment:
         name="deep_sea",
         env=srl.EnvConfig(id=f"{__file__}:DeepSea"),
         actor=srl.ActorConfig(envs=16),
-        algorithm={"name": "ppo", "rollout_length": 32, "learning_rate": 1e-3},
+        algorithm=srl.PPOConfig(rollout_length=32, learning_rate=1e-3),
         steps=60_000,
         dataflow=dataflow,
     )

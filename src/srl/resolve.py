@@ -108,14 +108,14 @@ def class_with(config: object, base: str, where: str) -> str:
     root: type | None = getattr(sys.modules.get(module), name, None)
     kind = type(config)
     known = [] if root is None else list(_subclasses(root))
-    found = [one for one in known if vars(one).get("Config") is kind]
+    # Of a module that was imported again there are two classes, with one path.
+    found = sorted({path_of(one) for one in known if vars(one).get("Config") is kind})
     if len(found) == 1:
-        return path_of(found[0])
-    got = "several" if found else "none"
-    names = f" ({', '.join(one.__name__ for one in found)})" if found else ""
+        return found[0]
+    got = f"several ({', '.join(found)})" if found else "none"
     raise ConfigError(
         f"{where}: expected one imported subclass of {name} with `Config = {kind.__name__}`, got "
-        f"{got}{names}. Import the class before, or give a dict whose `name` is its import path."
+        f"{got}. Import the class before, or give a dict whose `name` is its import path."
     )
 
 
