@@ -63,9 +63,9 @@ class PolicyConfig:
     """The policy's name in that run; empty takes the name in `source`, its own name, or the only
     policy there."""
     network: Settings = field(default_factory=make_default())
-    """Settings that differ from the experiment's `network`, or a whole settings object."""
+    """Settings that differ from the experiment's `network`; in Python also a settings object."""
     algorithm: Settings = field(default_factory=make_default())
-    """Settings that differ from the experiment's `algorithm`, or a whole settings object."""
+    """Settings that differ from the experiment's `algorithm`; in Python also a settings object."""
 
     def __post_init__(self) -> None:
         make_plain(self, "policies.")
