@@ -108,6 +108,18 @@ def test_no_file_is_a_drawer_for_odds_and_ends() -> None:
     assert not wrong, wrong
 
 
+def test_modules_that_tests_share_have_names_of_their_own() -> None:
+    """All of them are on one path, so of two with one name only the first is found."""
+    shared = [
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if not path.name.startswith("test_") and path.name != "conftest.py"
+    ]
+    names = [path.name for path in shared]
+    wrong = [str(path.relative_to(ROOT)) for path in shared if names.count(path.name) > 1]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_private_name_is_mangled() -> None:
     wrong = []
     for path in modules().values():

@@ -30,8 +30,11 @@ def simulates_bodies(id: str) -> bool:
 
 def has_pixels(id: str) -> bool:
     """Whether observations are known to be images: Atari."""
-    atari = id.startswith("envpool:") and id.endswith("-v5")
-    return id.startswith("ALE/") or (atari and not _family(id))
+    if not (id.startswith("envpool:") and id.endswith("-v5")):
+        return id.startswith("ALE/")
+    # Gymnasium has Atari's games only in a process that has imported ale_py.
+    family = _family(id)
+    return not family or family.startswith("ale_py.")
 
 
 def pool_threads(config: EnvConfig) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from srl.errors import ConfigError
 from srl.experiment import Experiment
@@ -107,3 +109,14 @@ def test_convolutions_that_see_data_again_get_threads() -> None:
     assert threads("envpool:Pong-v5", device="cuda") == 1
     assert threads("envpool:HalfCheetah-v5") == 1
     assert threads("envpool:CheetahRun-v1") == 1
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_atari_has_pixels_whether_or_not_its_package_was_imported(
+    imported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = {"ALE/Pong-v5": EnvSpec("ALE/Pong-v5", entry_point="ale_py.env:AtariEnv")}
+    others = {k: v for k, v in gymnasium.registry.items() if "Pong" not in k}
+    monkeypatch.setattr(gymnasium, "registry", {**others, **games} if imported else others)
+    assert settled("envpool:Pong-v5").trainer.threads == 2
+    assert settled("envpool:HalfCheetah-v5").trainer.threads == 1

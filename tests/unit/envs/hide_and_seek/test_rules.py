@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("mujoco")
 
-from scripted import STILL, Scripted, config, start
+from moves import STILL, Scripted, config, start
 
 from srl.envs.hide_and_seek import VARIANTS
 from srl.envs.hide_and_seek.config import changed
