@@ -2,10 +2,10 @@
 
     python examples/08_algorithm_from_scratch.py [FOLDER]
 
-An algorithm is a subclass of `Algorithm`. It says which fragments it wants (`sampling`), and makes
-one learner step of each batch (`update`). It knows nothing of processes, streams or versions, so it
-runs in every layout. Below is advantage actor-critic (A2C, Mnih et al. 2016): one gradient step for
-each batch, which is then thrown away. It shares nothing with PPO.
+An algorithm is a subclass of `Algorithm`. Its settings say which fragments it wants (`sampling`);
+`update` makes one learner step of each batch. It knows nothing of processes, streams or versions,
+so it runs in every layout. Below is advantage actor-critic (A2C, Mnih et al. 2016): one gradient
+step for each batch, which is then thrown away. It shares nothing with PPO.
 
 A2C is only right for samples of the current policy, so each batch is collected with the newest
 weights. (An algorithm that is right for older samples declares `handles_stale_samples = True`.)
@@ -21,14 +21,14 @@ import torch
 import srl
 from srl.algorithms.learning.adam import Adam
 from srl.algorithms.ops.gae import gae
-from srl.algorithms.protocol import Algorithm, Sampling
+from srl.algorithms.protocol import Algorithm
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import tree_map
 from srl.policies.protocol import Policy, Unrolls, require_protocol
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CConfig:
+class A2CConfig(srl.AlgorithmConfig):
     """Settings of A2C."""
 
     fragment_length: int = 32
@@ -41,6 +41,10 @@ class A2CConfig:
     """Decay of the advantage trace."""
     entropy_coefficient: float = 0.01
     """Weight of the entropy bonus."""
+
+    def sampling(self) -> srl.Sampling:
+        """Which fragments it wants: policy state is stored once in each, at its first tick."""
+        return srl.Sampling(length=self.fragment_length, state_every=self.fragment_length)
 
 
 def zero_outside(used: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -56,11 +60,6 @@ class A2C(Algorithm):
     def __init__(self, policy: Policy, config: A2CConfig, *, device: str = "cpu", seed: int = 0):
         self.policy, self.config, self.device = policy.to(device), config, device
         self.optimizer = Adam(policy.parameters(), lr=config.learning_rate)
-
-    @classmethod
-    def sampling(cls, config: A2CConfig) -> Sampling:
-        # Policy state is stored once in each fragment, at its first tick.
-        return Sampling(length=config.fragment_length, state_every=config.fragment_length)
 
     @classmethod
     def check(cls, config: A2CConfig, policy: Policy) -> None:

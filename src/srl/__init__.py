@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srl import errors as errors
+    from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
+    from srl.algorithms.config import Sampling as Sampling
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
-    from srl.experiment import Graph as Graph
     from srl.experiment import PolicyConfig as PolicyConfig
     from srl.experiment import SampleConfig as SampleConfig
-    from srl.experiment import StreamNode as StreamNode
-    from srl.experiment import WorkerGroup as WorkerGroup
+    from srl.graph import FragmentShape as FragmentShape
+    from srl.graph import Graph as Graph
+    from srl.graph import StreamNode as StreamNode
+    from srl.graph import WorkerGroup as WorkerGroup
     from srl.policies.actor_critic_config import ActorCriticConfig as ActorCriticConfig
     from srl.run import Run as Run
     from srl.run import load as load
@@ -32,14 +35,9 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
-    "srl.experiment": (
-        "Experiment",
-        "Graph",
-        "PolicyConfig",
-        "SampleConfig",
-        "StreamNode",
-        "WorkerGroup",
-    ),
+    "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
+    "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
+    "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
     "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.envs.protocol": ("EnvConfig",),
     "srl.policies.actor_critic_config": ("ActorCriticConfig",),

@@ -1,21 +1,25 @@
-"""What to run: the settings, and the graph of worker groups and streams that follows from them."""
+"""What to run: the settings, and the graph that follows from them."""
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from srl.algorithms.config import AlgorithmConfig
+from srl.algorithms.registry import algorithm_config
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
+from srl.graph import Graph, StreamNode, WorkerGroup
 from srl.resolve import resolve
 from srl.resources import RayConfig, ResourcesConfig, SlurmConfig
 from srl.services.checkpoints import CheckpointConfig
 from srl.services.metrics import LoggingConfig
-from srl.settings_objects import PARTS, Settings, make_default, make_plain
+from srl.settings import convert
+from srl.settings_objects import PARTS, Settings, make_default, make_plain, merged
 from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig, TrainerConfig
@@ -195,91 +199,6 @@ ALGORITHM_FREE = frozenset(
 is the name of a policy."""
 
 
-# -- the graph ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerGroup:
-    """Workers of one kind, with the same streams and policies."""
-
-    kind: str
-    """Import path of the worker class; its `build(context)` makes one."""
-    count: int = 1
-    max_count: int = 0
-    """Workers that the plan has room for; 0 is `count`."""
-    serves: tuple[str, ...] = ()
-    """Policies whose inference requests it answers."""
-    requests: tuple[str, ...] = ()
-    """Policies that it sends inference requests to."""
-    reads: tuple[str, ...] = ()
-    """Sample streams it reads."""
-    writes: tuple[str, ...] = ()
-    """Sample streams it writes."""
-    trains: tuple[str, ...] = ()
-    """Policies whose weights it publishes."""
-    follows: tuple[str, ...] = ()
-    """Policies whose weights it reads."""
-    beside: str = ""
-    """Group whose workers share a process with this group's workers of the same index."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Plain values for the worker's own use."""
-    restarts: bool = True
-    """Whether a killed worker is started again."""
-    max_restarts: int = -1
-    """How often it is started again within the window; -1 takes the experiment's limit."""
-    threads: int = 1
-    """Threads for numeric libraries in its process."""
-
-    @property
-    def capacity(self) -> int:
-        """The most workers that a run may have."""
-        return max(self.count, self.max_count)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamNode:
-    """A sample stream with the fragments of one policy."""
-
-    policy: str
-    delivery: Literal["any", "all", "key"] = "any"
-    bounds_age: bool = True
-    """Whether writers wait for newer weights; only true for the stream that actors write."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Graph:
-    """The worker groups and sample streams of an experiment, by name.
-
-    Where a policy has several trainers, each trainer has its own streams: the plan has a copy of
-    every stream of the policy for each trainer, and divides workers on the way among the copies.
-    """
-
-    workers: dict[str, WorkerGroup]
-    streams: dict[str, StreamNode]
-
-    def insert(self, name: str, group: WorkerGroup, *, into: str) -> Graph:
-        """Puts workers into the middle of a stream: its readers now read what the workers write."""
-        if into not in self.streams:
-            raise ConfigError(f"graph: no stream {into!r}; there are {', '.join(self.streams)}.")
-        after = f"{into}/{name}"
-        workers = {
-            key: dataclasses.replace(
-                value, reads=tuple(after if stream == into else stream for stream in value.reads)
-            )
-            for key, value in self.workers.items()
-        }
-        workers[name] = dataclasses.replace(
-            group, reads=(*group.reads, into), writes=(*group.writes, after)
-        )
-        node = dataclasses.replace(self.streams[into], bounds_age=False)
-        return Graph(workers=workers, streams={**self.streams, after: node})
-
-    def parts(self, stream: str) -> int:
-        """How many copies of a stream the plan has: one for each trainer of its policy."""
-        policy = self.streams[stream].policy
-        return next((g.count for g in self.workers.values() if policy in g.trains), 1)
-
-
 def assign_agents(
     policies: Mapping[str, PolicyConfig], agents: list[str], *, idle: bool = False
 ) -> dict[str, tuple[str, ...]]:
@@ -306,6 +225,14 @@ def assign_agents(
                 f"{', '.join(agents)}. Change its patterns or remove it."
             )
     return {name: tuple(found) for name, found in assigned.items() if found}
+
+
+def algorithm_of_policy(experiment: Experiment, policy: str) -> AlgorithmConfig:
+    """The settings of the algorithm that trains a policy."""
+    settings = merged(experiment.algorithm, experiment.policies[policy].algorithm)
+    kind = algorithm_config(settings.pop("name"))
+    config: AlgorithmConfig = convert(settings, kind, "algorithm")
+    return config
 
 
 def build_graph(experiment: Experiment) -> Graph:
@@ -354,54 +281,22 @@ def build_graph(experiment: Experiment) -> Graph:
             max_restarts=experiment.evaluator.max_restarts,
         )
     graph = Graph(workers=workers, streams={name: StreamNode(policy=name) for name in trained})
+    for name in trained:
+        algorithm = algorithm_of_policy(experiment, name)
+        change = functools.partial(algorithm.dataflow, policy=name)
+        graph = _changed(graph, change, f"{type(algorithm).__name__}.dataflow")
     if experiment.dataflow:
-        change: Callable[[Graph], Graph] = resolve(experiment.dataflow)
-        with user_code(f"dataflow {experiment.dataflow!r}"):
-            graph = change(graph)
-        if not isinstance(graph, Graph):
-            raise ConfigError(
-                f"dataflow {experiment.dataflow!r}: expected it to return a Graph, got "
-                f"{type(graph).__name__}."
-            )
+        graph = _changed(graph, resolve(experiment.dataflow), f"dataflow {experiment.dataflow!r}")
     return graph
 
 
-def check_graph(graph: Graph) -> None:
-    """Raises if the graph cannot work, before anything starts."""
-    for name, group in graph.workers.items():
-        for stream in (*group.reads, *group.writes):
-            if stream not in graph.streams:
-                raise ConfigError(f"graph: {name!r} uses stream {stream!r}, which is not declared.")
-        if group.beside and group.beside not in graph.workers:
-            raise ConfigError(f"graph: {name!r} is beside {group.beside!r}, which does not exist.")
-        if group.count < 1:
-            raise ConfigError(f"graph: {name!r} expects at least 1 worker, got {group.count}.")
-    for stream in graph.streams:
-        writers = [n for n, g in graph.workers.items() if stream in g.writes]
-        readers = [n for n, g in graph.workers.items() if stream in g.reads]
-        if not readers:
-            raise ConfigError(
-                f"graph: stream {stream!r} is written but never read. Let a worker group read it."
-            )
-        if not writers:
-            raise ConfigError(
-                f"graph: stream {stream!r} is read but never written. Let a worker group write it."
-            )
-    _check_policies(graph)
-
-
-def _check_policies(graph: Graph) -> None:
-    for verb, answer, problem in (
-        ("requests", "serves", "requests its actions, but no worker group serves it"),
-        ("trains", "trains", ""),
-    ):
-        for name, group in graph.workers.items():
-            for policy in getattr(group, verb):
-                others = [n for n, g in graph.workers.items() if policy in getattr(g, answer)]
-                if not others:
-                    raise ConfigError(f"graph: policy {policy!r}: {name!r} {problem}.")
-                if verb == "trains" and len(others) > 1:
-                    raise ConfigError(
-                        f"graph: policy {policy!r}: expected one worker group that trains it, got "
-                        f"{', '.join(others)}."
-                    )
+def _changed(graph: Graph, change: Callable[[Graph], Graph], name: str) -> Graph:
+    """The graph as a function of the user, or of an algorithm, changes it."""
+    with user_code(name):
+        changed = change(graph)
+    if not isinstance(changed, Graph):
+        raise ConfigError(
+            f"{name}: expected it to return a Graph, got {type(changed).__name__}. Return what "
+            "`graph.insert(...)` returns."
+        )
+    return changed

@@ -15,7 +15,7 @@ LAYERS = (
     ("resolve", "settings", "resources", "files", "extras"),
     ("arena",),
     ("data",),
-    ("kernels",),
+    ("kernels", "graph"),
     ("envs", "streams", "services", "policies", "net"),
     ("algorithms", "bridge", "reporting"),
     ("distributed",),

@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box
 
 from srl.algorithms.ppo.learner import PPO
-from srl.experiment import Graph, WorkerGroup
+from srl.graph import Graph, WorkerGroup
 from srl.policies.actor_critic import ActorCritic
 from srl.testing.envs import ScriptedEnv
 from srl.workers.relabeller import Relabeller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import srl
@@ -60,9 +61,11 @@ class Permitted(Rationing):
         return super().step() if self.permit.exists() else Wait("permission")
 
 
-def _graph(graph: srl.Graph, times: float, kind: type[Rationing] = Rationing) -> srl.Graph:
+def _graph(
+    graph: srl.Graph, times: float, kind: type[Rationing] = Rationing, **stream: Any
+) -> srl.Graph:
     group = srl.WorkerGroup(kind=f"{__file__}:{kind.__name__}", settings={"times": times})
-    return graph.insert("ration", group, into="default")
+    return graph.insert("ration", group, into="default", **stream)
 
 
 def halving(graph: srl.Graph) -> srl.Graph:
@@ -73,6 +76,16 @@ def halving(graph: srl.Graph) -> srl.Graph:
 def doubling(graph: srl.Graph) -> srl.Graph:
     """Every fragment is passed on twice."""
     return _graph(graph, 2.0)
+
+
+def declared_halving(graph: srl.Graph) -> srl.Graph:
+    """Every second fragment is dropped, as the stream says."""
+    return _graph(graph, 0.5, ratio=Fraction(1, 2))
+
+
+def declared_doubling(graph: srl.Graph) -> srl.Graph:
+    """Every fragment is passed on twice, as the stream says."""
+    return _graph(graph, 2.0, ratio=2)
 
 
 def permitted(graph: srl.Graph) -> srl.Graph:

@@ -34,7 +34,7 @@ def test_a_worker_that_drops_fragments_ends_the_run_with_who_waits_for_what(
     assert "actor/0 waits for newer weights (policy_age)" in printed
     assert re.search("ration/0 waits for fragments of 'default'[,.]", printed)
     assert "trainer/0 waits for fragments of 'default/ration'" in printed
-    assert "Let it do so, or remove the bound" in printed
+    assert "Let it do so, declare another ratio, or remove the bound" in printed
     summary = read_summary(training.run_dir)
     assert summary["status"] == "failed"
     assert "nothing makes progress" in summary["error"]
@@ -111,6 +111,20 @@ def test_a_worker_that_doubles_fragments_is_said_to_break_the_bound_on_age(
     log = (training.run_dir / "logs" / "controller.log").read_text()
     assert re.search(r"learned from data of \d+ versions ago, expected at most 1", log)
     assert read_summary(training.run_dir)["metrics"]["updates.default.too_old"] > 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "dataflow"), [("serial", "declared_halving"), ("shared", "declared_doubling")]
+)
+def test_a_declared_ratio_keeps_the_bound_on_age(start: Start, layout: str, dataflow: str) -> None:
+    training = start(
+        "CartPole-v1", *SMALL, "--layout", layout, "--steps", "5000", "--set", "actor.groups=2",
+        "--set", f"dataflow={RATIONED}:{dataflow}", "--set", "algorithm.max_policy_age=1",
+    )  # fmt: skip
+    assert training.wait() == 0
+    summary = read_summary(training.run_dir)
+    assert summary["policy_version"] > 5
+    assert summary["metrics"]["updates.default.too_old"] == 0
 
 
 def test_an_environment_that_is_slower_than_stall_seconds_is_no_stall(

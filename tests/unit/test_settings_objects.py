@@ -41,23 +41,26 @@ class OwnNet(ActorCritic):
 
 
 @dataclass(frozen=True)
-class SharedConfig:
+class SharedConfig(PPOConfig):
     """Two algorithms have it."""
 
 
 class First(PPO):
-    Config = SharedConfig  # type: ignore[assignment]
+    Config = SharedConfig
 
 
 class Second(PPO):
-    Config = SharedConfig  # type: ignore[assignment]
+    Config = SharedConfig
 
 
 @dataclass(frozen=True)
-class PlainConfig:
+class PlainConfig(srl.AlgorithmConfig):
     """Settings that nothing checks when they are made."""
 
     size: float = 1.0
+
+    def sampling(self) -> srl.Sampling:
+        return srl.Sampling(length=8)
 
 
 class Plain(PPO):

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from srl.algorithms.collective import Collective
+from srl.algorithms.config import AlgorithmConfig
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
-from srl.errors import ConfigError
 from srl.policies.protocol import Policy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """The fragments that an algorithm wants; the plan sizes the sample stream by them."""
-
-    length: int
-    """Ticks of a fragment that a loss may see."""
-    burn_in: int = 0
-    bootstrap: int = 1
-    """Ticks behind `length` that targets look ahead into: n for returns of n steps."""
-    state_every: int = 1
-    cut: Literal["fixed", "episode"] = "fixed"
-    max_policy_age: int | None = 0
-    """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is
-    synchronous, None unbounded. Anything but 0 needs `Algorithm.handles_stale_samples`."""
-
-    def __post_init__(self) -> None:
-        if self.bootstrap > 1 and self.max_policy_age is not None:
-            raise ConfigError(
-                "sampling: a bound on policy age expects bootstrap 1, because only the last action "
-                f"of a fragment can be asked again; got bootstrap {self.bootstrap} with "
-                f"max_policy_age {self.max_policy_age}. Declare max_policy_age=None."
-            )
 
 
 class Algorithm(ABC):
@@ -47,8 +22,8 @@ class Algorithm(ABC):
     by import path.
     """
 
-    Config: ClassVar[type]
-    """The settings dataclass; its fields are `--set algorithm.*`."""
+    Config: ClassVar[type[AlgorithmConfig]]
+    """The settings, `--set algorithm.*`, with what the algorithm declares to the system."""
 
     data_parallel: ClassVar[bool] = False
     """Whether several trainers can learn together: `update` then sums by `collective`, so that its
@@ -70,11 +45,6 @@ class Algorithm(ABC):
         if names[0] == "loss":
             # The declaration of a base class is about the loss of that class.
             cls.handles_stale_samples = False
-
-    @classmethod
-    @abstractmethod
-    def sampling(cls, config: Any) -> Sampling:
-        """The fragments that this algorithm wants, from its settings alone."""
 
     @classmethod  # noqa: B027 (a check is optional)
     def check(cls, config: Any, policy: Policy) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
 from srl.resolve import class_with, resolve
 
 if TYPE_CHECKING:
+    from srl.algorithms.config import AlgorithmConfig
     from srl.algorithms.protocol import Algorithm
 
 ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
@@ -18,6 +18,7 @@ _CONFIGS = {"ppo": "srl.algorithms.ppo.config:PPOConfig"}
 
 def find_algorithm(name: str) -> type[Algorithm]:
     """The algorithm behind a short name or an import path (`module:Class`, `file.py:Class`)."""
+    from srl.algorithms.config import AlgorithmConfig
     from srl.algorithms.protocol import Algorithm
 
     if name not in ALGORITHMS and ":" not in name:
@@ -27,15 +28,21 @@ def find_algorithm(name: str) -> type[Algorithm]:
         raise ConfigError(
             f"algorithm: expected a subclass of srl.algorithms.protocol.Algorithm, got {found!r}."
         )
-    if not dataclasses.is_dataclass(getattr(found, "Config", None)):
+    config = getattr(found, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
         raise ConfigError(
-            f"algorithm {name!r}: expected a dataclass `Config` in the class, with the settings "
-            "algorithm.* as its fields, got none. Without settings: @dataclass class Config: pass."
+            f"algorithm {name!r}: expected a dataclass `Config` in the class that derives from "
+            f"srl.AlgorithmConfig, with the settings algorithm.* as its fields, got {config!r}."
+        )
+    if config.sampling is AlgorithmConfig.sampling:
+        raise ConfigError(
+            f"algorithm {name!r}: expected {config.__name__} to have a method `sampling` that "
+            "returns an srl.Sampling (the fragments that the algorithm wants), got none."
         )
     return found
 
 
-def algorithm_config(name: str) -> type:
+def algorithm_config(name: str) -> type[AlgorithmConfig]:
     """The settings class of an algorithm, by short name or import path."""
     return resolve(_CONFIGS[name]) if name in _CONFIGS else find_algorithm(name).Config
 

@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from srl.data.tree import Tree
-from srl.experiment import Graph
+from srl.graph import Graph
 from srl.services.messages import Update
 from srl.workers.trainer import TrainerWorker
 from srl.workers.wiring import Context

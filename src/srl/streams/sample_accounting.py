@@ -72,8 +72,10 @@ def propagate_version(
     first. So afterwards the bound on policy age is too wide by their number, but never so narrow
     that a batch cannot be filled. If another host owns an upstream stream, it is asked to do this.
     """
-    under_way = int((SampleMemory(spec, arena).status == WRITING).sum())
+    written = int((SampleMemory(spec, arena).status == WRITING).sum())
     for other in upstream:
+        # Workers in between may write more or fewer fragments than they read.
+        under_way = -(-written * other.fragments_per_batch // spec.fragments_per_batch)
         memory = SampleMemory(other, arena)
         if memory.granted[0]:
             memory.anew[1:] = version, under_way

@@ -28,7 +28,7 @@ from srl.services.metrics_client import MetricsClient
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink
 from srl.workers.agent_batch import AgentBatch, EndedEpisodes
-from srl.workers.wiring import Context
+from srl.workers.wiring import Context, Plan
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 _SEED_STEP = 100_003
@@ -167,8 +167,10 @@ class ActorWorker(Worker):
         plan = context.plan
         clients = {policy: context.inference_client(policy) for policy in context.worker.requests}
         sinks: dict[str, dict[int, SampleSink]] = {}
+        parts: dict[str, int] = {}
         for name in context.worker.writes:
             stream = plan.samples[name]
+            parts[stream.policy] = stream.parts
             sinks.setdefault(stream.policy, {})[stream.part] = context.sample_sink(name)
         readers = {policy: context.parameter_reader(policy) for policy in sinks}
         several = plan.env_spec.turn_based or len(plan.env_spec.agents) > 1
@@ -183,9 +185,9 @@ class ActorWorker(Worker):
                     rows=plan.envs_per_group * len(agents),
                     num_agents=len(agents),
                     client=clients[policy],
-                    sink=sinks[policy][number % plan.parts(policy)] if policy in sinks else None,
+                    sink=sinks[policy][number % parts[policy]] if policy in sinks else None,
                     parameters=readers.get(policy),
-                    explore=1.0,
+                    explore=_exploration(plan, policy, number),
                     packs=several,
                 )
                 for policy, agents in plan.policy_agents.items()
@@ -312,3 +314,11 @@ class ActorWorker(Worker):
             client.close()
         for group in self.groups:
             group.envs.close()
+
+
+def _exploration(plan: Plan, policy: str, number: int) -> np.ndarray:
+    """How much a policy explores in each row of the group with this number, counted over actors."""
+    envs = np.arange(number * plan.envs_per_group, (number + 1) * plan.envs_per_group)
+    share = np.array(plan.explore[policy], np.float32)
+    # A run that is scaled up has more environments than it was planned for.
+    return share[envs % share.size].repeat(len(plan.policy_agents[policy]))

@@ -43,7 +43,7 @@ class AgentBatch:
         client: InferenceClient,
         sink: SampleSink | None,
         parameters: ParameterReader | None,
-        explore: float,
+        explore: np.ndarray,
         packs: bool,
     ) -> None:
         self.index = index
@@ -57,7 +57,8 @@ class AgentBatch:
         self._sequence = time.time_ns()
         """Sequence of the current fragment. It starts above those of an earlier incarnation."""
         self.request = client.request(index)
-        self.request.explore.fill(explore)
+        self.request.explore[...] = explore
+        self._explore = explore
         self.reply = client.reply(index)
         self.policy_state: Tree = tree_map(np.zeros_like, self.request.policy_state)
         stored = action_array(agent.action)
@@ -210,6 +211,8 @@ class AgentBatch:
             _copy_rows(mask, step.action_mask, rows)
         for target, source in self._request_states:
             _copy_rows(target, source, rows)
+        if self._packs:
+            _copy_rows(self.request.explore, self._explore, rows)
         if self._any_new_episode or not step.quiet:
             _copy_rows(self.request.is_first, self._new_episode, rows)
             # Rows of the memory that this request does not use may still hold earlier flags.

@@ -14,6 +14,7 @@ that was published. One trainer alone is a group too.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -94,6 +95,7 @@ class TrainerWorker(Worker):
             for name, plan in context.plan.samples.items()
             if name != stream
             and (plan.policy, plan.part) == (policy, own.part)
+            and plan.spec.max_policy_age is not None
             and (plan.carrier == "inline") == (own.carrier == "inline")
         ]
         return cls(
@@ -303,8 +305,9 @@ class TrainerWorker(Worker):
             text = (
                 f"learned from data of {age} versions ago, expected at most {self._age.bound} "
                 f"(algorithm.max_policy_age), in {count} updates so far. The bound expects "
-                "workers between actors and trainer to write one fragment for each one that they "
-                "read, in the same order. Change these workers, or raise the bound."
+                "workers between actors and trainer to write as many fragments for each one that "
+                "they read as the stream's ratio says, in the same order. Change these workers, "
+                "declare another ratio, or raise the bound."
             )
             self._metrics.send(Note(self.name, "warning", text))
 
@@ -391,6 +394,5 @@ def _age_check(context: Context, stream: str) -> AgeCheck:
         if (plan.policy, plan.part) == (own.policy, own.part)
     ]
     bounds = [spec.max_policy_age for spec in on_the_way if spec.max_policy_age is not None]
-    others = [spec for spec in on_the_way if spec.name != own.spec.name]
-    slots = sum(spec.slots for spec in on_the_way) if others else 0
-    return AgeCheck(min(bounds, default=None), -(-slots // own.spec.fragments_per_batch))
+    batches = sum(spec.slots / spec.fragments_per_batch for spec in on_the_way)
+    return AgeCheck(min(bounds, default=None), math.ceil(batches) if len(on_the_way) > 1 else 0)

@@ -74,9 +74,9 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     """Its name in the graph."""
     part: int = 0
-    """The number of the trainer that it leads to."""
+    """Its number among the parts of that stream."""
     parts: int = 1
-    """The number of trainers of the policy; each has a stream of its own."""
+    """How many parts the stream is split into."""
     policy: str
     carrier: Carrier
     writers: tuple[str, ...]
@@ -117,15 +117,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     envs_per_group: int
     num_groups: int
     """Groups in each actor."""
+    explore: dict[str, list[float]]
+    """How much each policy explores in each environment of all actors, from 0 to 1."""
     device: str
     policies: dict[str, PolicyPlan]
     inference: dict[str, InferencePlan]
     samples: dict[str, SamplePlan]
     workers: tuple[WorkerPlan, ...]
-
-    def parts(self, policy: str) -> int:
-        """How many trainers a policy has, each with streams of its own."""
-        return max((s.parts for s in self.samples.values() if s.policy == policy), default=1)
 
     @property
     def processes(self) -> dict[str, list[WorkerPlan]]:

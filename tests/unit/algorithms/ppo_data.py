@@ -22,7 +22,7 @@ AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask
 def trajectory_spec(
     policy: ActorCritic, config: PPOConfig, rows: int, turn_based: bool = False
 ) -> TrajectorySpec:
-    wanted = PPO.sampling(config)
+    wanted = config.sampling()
     return TrajectorySpec(
         length=wanted.length,
         rows=rows,

@@ -563,9 +563,8 @@ def test_wrong_settings_are_named(name: str, value: Any) -> None:
 
 
 def test_sampling_follows_the_settings() -> None:
-    wanted = PPO.sampling(
-        PPOConfig(rollout_length=32, chunk_length=8, burn_in=4, max_policy_age=None)
-    )
+    settings = PPOConfig(rollout_length=32, chunk_length=8, burn_in=4, max_policy_age=None)
+    wanted = settings.sampling()
     assert (wanted.length, wanted.burn_in, wanted.state_every, wanted.max_policy_age) == (
         32,
         4,

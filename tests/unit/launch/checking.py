@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from srl.algorithms.protocol import Algorithm, Sampling
+from srl.algorithms.config import AlgorithmConfig, Sampling
+from srl.algorithms.protocol import Algorithm
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.data.tree import Tree, leaves
@@ -58,7 +58,7 @@ class CheckedPolicy(Policy):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckConfig:
+class CheckConfig(AlgorithmConfig):
     """Which fragments it wants."""
 
     length: int = 5
@@ -67,6 +67,15 @@ class CheckConfig:
     max_policy_age: int = 1
     cut: str = "fixed"
     turn_based: bool = False
+
+    def sampling(self) -> Sampling:
+        return Sampling(
+            length=self.length,
+            burn_in=self.burn_in,
+            state_every=self.state_every,
+            cut=self.cut,  # type: ignore[arg-type]
+            max_policy_age=self.max_policy_age,
+        )
 
 
 class Checking(Algorithm):
@@ -79,16 +88,6 @@ class Checking(Algorithm):
         self.policy = policy
         self.config = config
         self._updates = 0
-
-    @classmethod
-    def sampling(cls, config: Any) -> Sampling:
-        return Sampling(
-            length=config.length,
-            burn_in=config.burn_in,
-            state_every=config.state_every,
-            cut=config.cut,
-            max_policy_age=config.max_policy_age,
-        )
 
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         self._check(batch)

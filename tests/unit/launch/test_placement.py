@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from srl.errors import ConfigError
-from srl.experiment import WorkerGroup
+from srl.graph import WorkerGroup
 from srl.launch.plan.placement import Placed, Placement, spread
 from srl.launch.run.restarts import MAX_BACKOFF_SECONDS, Restarts
 

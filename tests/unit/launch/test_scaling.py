@@ -10,7 +10,8 @@ import pytest
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
-from srl.experiment import Experiment, Graph, WorkerGroup
+from srl.experiment import Experiment
+from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.scaling import check_scale
 from srl.workers.actor import ActorConfig

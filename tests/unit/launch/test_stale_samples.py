@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from checking import Checking
 
+from srl.algorithms.config import Sampling
 from srl.algorithms.ppo.learner import PPO
-from srl.algorithms.protocol import Sampling
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError

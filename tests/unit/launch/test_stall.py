@@ -10,7 +10,7 @@ import pytest
 from srl.arena.arena import HeapArena
 from srl.envs.registry import probe
 from srl.errors import RunError
-from srl.experiment import Graph, WorkerGroup
+from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.stall import StallWatch
 from srl.recipes.classic import cartpole

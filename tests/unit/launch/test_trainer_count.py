@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from srl.algorithms.ppo.learner import PPO
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
-from srl.experiment import Experiment, Graph, SampleConfig, WorkerGroup
+from srl.experiment import Experiment, SampleConfig
+from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.scaling import check_streams
 from srl.workers.actor import ActorConfig
@@ -67,7 +69,69 @@ def between(count: int) -> Callable[[Graph], Graph]:
     return lambda graph: graph.insert("between", group, into="default")
 
 
+def halved(graph: Graph) -> Graph:
+    return _between(graph, 1, ratio=Fraction(1, 2))
+
+
+def thirds(graph: Graph) -> Graph:
+    return _between(graph, 1, ratio=Fraction(1, 3))
+
+
+def unknown(graph: Graph) -> Graph:
+    return _between(graph, 1, ratio=None, fragments_per_batch=10)
+
+
+def shards(graph: Graph) -> Graph:
+    return _between(graph, 3, split="readers", ratio=None, fragments_per_batch=10)
+
+
+def _between(graph: Graph, count: int, **stream: Any) -> Graph:
+    group = WorkerGroup(kind="srl.workers.relabeller:Relabeller", count=count)
+    return graph.insert("between", group, into="default", **stream)
+
+
 one_between, three_between = between(1), between(3)
+UNBOUNDED = {"name": "ppo", "max_policy_age": None}
+
+
+def test_a_declared_ratio_changes_the_fragments_of_a_batch() -> None:
+    made = plan(dataflow=f"{__name__}:halved").samples
+    assert [stream.spec.fragments_per_batch for stream in made.values()] == [2, 2, 1, 1]
+    assert [stream.spec.max_policy_age for stream in made.values()] == [1, 1, None, None]
+
+
+def test_a_ratio_that_leaves_parts_of_fragments_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'default/between': expected a whole number .* got 4/3"):
+        plan(dataflow=f"{__name__}:thirds")
+
+
+def test_a_bound_on_age_expects_a_fixed_number_of_fragments() -> None:
+    with pytest.raises(ConfigError, match=r"max_policy_age: expected null, .* no fixed number"):
+        plan(dataflow=f"{__name__}:unknown")
+    made = plan(dataflow=f"{__name__}:unknown", algorithm=UNBOUNDED).samples
+    assert [stream.spec.fragments_per_batch for stream in made.values()] == [2, 2, 5, 5]
+
+
+def test_each_reader_may_have_a_part_of_a_stream() -> None:
+    with pytest.raises(ConfigError, match=r"max_policy_age: expected null, .* 'default'"):
+        plan(dataflow=f"{__name__}:shards")
+    made = plan(dataflow=f"{__name__}:shards", algorithm=UNBOUNDED).samples
+    names = ["default@0", "default@1", "default@2", "default/between@0", "default/between@1"]
+    assert list(made) == names
+    assert [made[name].readers for name in names[:3]] == [
+        ("between/0",),
+        ("between/1",),
+        ("between/2",),
+    ]
+    assert [made[name].writers for name in names[:3]] == [
+        ("actor/0", "actor/1"),
+        ("actor/0",),
+        ("actor/1",),
+    ]
+    assert [made[name].writers for name in names[3:]] == [
+        ("between/0", "between/2"),
+        ("between/1",),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ class Play:
             client=self.clients[policy],
             sink=self.sinks[policy],
             parameters=self.readers[policy],
-            explore=1.0,
+            explore=np.ones(self.setup.num_envs * len(agents), np.float32),
             packs=several or self.setup.packs,
         )
 

@@ -12,7 +12,8 @@ from srl.data.records import Trajectory
 from srl.data.tree import Tree
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
-from srl.experiment import Experiment, Graph, WorkerGroup
+from srl.experiment import Experiment
+from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.services.metrics_client import InlineMetrics
 from srl.services.worker_stats import StatsTable

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from srl.algorithms.config import AlgorithmConfig, Sampling
 from srl.errors import ConfigError
 from srl.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
+class PPOConfig(AlgorithmConfig):
     """Settings of PPO, `--set algorithm.*`."""
 
     rollout_length: int = 128
@@ -94,6 +95,15 @@ class PPOConfig:
         self._expect("burn_in", self.burn_in >= 0, "at least 0")
         age = self.max_policy_age
         self._expect("max_policy_age", age is None or age >= 0, "at least 0 or nothing")
+
+    def sampling(self) -> Sampling:
+        """Fragments of the rollout length, with policy state where chunks start."""
+        return Sampling(
+            length=self.rollout_length,
+            burn_in=self.burn_in,
+            state_every=self.state_every,
+            max_policy_age=self.max_policy_age,
+        )
 
     @property
     def chunk_ticks(self) -> int:

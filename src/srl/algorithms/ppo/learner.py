@@ -22,7 +22,7 @@ from srl.algorithms.ppo.global_batch import GlobalBatch
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.algorithms.ppo.surrogate import LossWeights, SurrogateSamples, surrogate
-from srl.algorithms.protocol import Algorithm, Sampling, seeded
+from srl.algorithms.protocol import Algorithm, seeded
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
 from srl.policies.protocol import (
@@ -74,16 +74,6 @@ class PPO(Algorithm):
         self._surrogate = surrogate if policy.kernels == "reference" else fast_surrogate
         self._buffers = PolicyBuffers(policy)
         self._counters_backup = self._generator.get_state(), 0
-
-    @classmethod
-    def sampling(cls, config: PPOConfig) -> Sampling:
-        """Fragments of the rollout length, with policy state where chunks start."""
-        return Sampling(
-            length=config.rollout_length,
-            burn_in=config.burn_in,
-            state_every=config.state_every,
-            max_policy_age=config.max_policy_age,
-        )
 
     @classmethod
     def check(cls, config: PPOConfig, policy: Policy) -> None:

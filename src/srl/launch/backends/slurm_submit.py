@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from srl.experiment import Experiment, build_graph, check_graph
+from srl.experiment import Experiment, build_graph
+from srl.graph import check_graph
 from srl.launch.backends.choose import host_requests
 from srl.launch.backends.slurm_job import job_parts, submit
 from srl.launch.cluster.node import HEAD_HOST

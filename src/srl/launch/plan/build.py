@@ -21,13 +21,12 @@ from srl.data.spec import AgentSpec, EnvSpec
 from srl.errors import ConfigError
 from srl.experiment import (
     Experiment,
-    Graph,
     PolicyConfig,
-    WorkerGroup,
+    algorithm_of_policy,
     assign_agents,
     build_graph,
-    check_graph,
 )
+from srl.graph import Graph, WorkerGroup, check_graph
 from srl.launch.plan.defaults import choose_counts
 from srl.launch.plan.placement import DEFAULT_HOSTS, Placed, spread
 from srl.launch.plan.streams import check_slots, own_streams, plan_inference, plan_samples
@@ -37,6 +36,7 @@ from srl.services.metric_names import MetricNames, agent_sides
 from srl.services.parameters import ParameterSpec
 from srl.settings import convert, to_plain
 from srl.settings_objects import merged
+from srl.tracebacks import user_code
 from srl.workers.devices import has_gpu_driver, require_device
 from srl.workers.wiring import (
     Plan,
@@ -231,6 +231,7 @@ def make_plan(
         policy_agents={name: policy.agents for name, policy in policies.items()},
         envs_per_group=envs,
         num_groups=actor.groups,
+        explore={name: plan_exploration(experiment, name) for name in policies},
         device=device,
         policies=policies,
         inference=plan_inference(policies, modules, workers, where, envs, actor.groups),
@@ -241,6 +242,23 @@ def make_plan(
     )
     check_slots(plan)
     return plan, modules
+
+
+def plan_exploration(experiment: Experiment, policy: str) -> list[float]:
+    """How much a policy explores in each environment of all actors. Policies that are not trained
+    sample their actions."""
+    num_envs = experiment.actor.envs
+    if experiment.policies[policy].mode != "train":
+        return [1.0] * num_envs
+    config = algorithm_of_policy(experiment, policy)
+    with user_code(f"{type(config).__name__}.explore"):
+        explore = [float(share) for share in config.explore(num_envs)]
+    if len(explore) != num_envs or not all(0 <= share <= 1 for share in explore):
+        raise ConfigError(
+            f"{type(config).__name__}.explore: expected {num_envs} numbers from 0 to 1, one for "
+            f"each environment, got {len(explore)}: {explore!r:.100}."
+        )
+    return explore
 
 
 def with_weights(plan: Plan, policies: Mapping[str, Policy], files: Mapping[str, Path]) -> Plan:

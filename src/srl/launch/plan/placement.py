@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from srl.errors import ConfigError
-from srl.experiment import WorkerGroup
+from srl.graph import WorkerGroup
 from srl.launch.cluster.node import HEAD_HOST
 
 Placed = dict[str, list[tuple[str, WorkerGroup, int]]]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from srl.algorithms.config import AlgorithmConfig, Sampling
 from srl.data.spec import EnvSpec
 from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
-from srl.experiment import Experiment, Graph, WorkerGroup
+from srl.experiment import Experiment, algorithm_of_policy
+from srl.graph import FragmentShape, Graph, WorkerGroup
 from srl.resolve import resolve
-from srl.settings import convert
 from srl.streams.inference import InferenceSpec
 from srl.streams.sample import SampleSpec
 from srl.tracebacks import user_code
@@ -29,7 +30,7 @@ from srl.workers.wiring import (
 )
 
 if TYPE_CHECKING:
-    from srl.algorithms.protocol import Algorithm, Sampling
+    from srl.algorithms.protocol import Algorithm
     from srl.policies.protocol import Policy
 
 
@@ -138,16 +139,19 @@ def plan_samples(
     actor = experiment.actor
     envs, agent_batches = actor.envs // (actor.count * actor.groups), actor.count * actor.groups
     plans, patience = {}, experiment.sample.patience_seconds
+    wanted = {
+        name: _check_algorithm(algorithm_of_policy(experiment, name), policies[name], modules[name])
+        for name in dict.fromkeys(node.policy for node in graph.streams.values())
+    }
     for stream, node in graph.streams.items():
-        policy, module, parts = policies[node.policy], modules[node.policy], graph.parts(stream)
-        kind = resolve(policy.algorithm_class)
-        config = convert(policy.algorithm, kind.Config, "algorithm")
-        with user_code(f"algorithm {policy.algorithm_class!r}"):
-            kind.check(config, module)
-            sampling = kind.sampling(config)
-        _check_trainers(kind, agent_batches, parts)
-        _check_age(kind, sampling)
-        trajectory = _trajectory(sampling, envs, env_spec, policy, module)
+        policy, parts = policies[node.policy], graph.parts(stream)
+        sampling = wanted[node.policy]
+        max_policy_age = sampling.max_policy_age if node.bounds_age else None
+        if sampling.max_policy_age is not None:
+            _check_bounded(stream, graph, sampling)
+        per_batch = _fragments_per_batch(stream, graph, agent_batches, policy, parts)
+        shape = node.shape or sampling
+        trajectory = _trajectory(shape, envs, env_spec, policy, modules[node.policy])
         for part in range(parts):
             name = _part_name(stream, part, parts)
             writers = [w for w in workers if name in w.writes]
@@ -165,13 +169,12 @@ def plan_samples(
                 spec=SampleSpec(
                     name=name,
                     trajectory=trajectory,
-                    slots=-(-experiment.sample.slots // parts)
-                    or 2 * max(agent_batches // parts, at_once),
+                    slots=-(-experiment.sample.slots // parts) or 2 * max(per_batch, at_once),
                     writers=tuple(w.process for w in writers),
                     readers=tuple(w.process for w in readers),
                     delivery=node.delivery,
-                    fragments_per_batch=agent_batches // parts,
-                    max_policy_age=sampling.max_policy_age if node.bounds_age else None,
+                    fragments_per_batch=per_batch,
+                    max_policy_age=max_policy_age,
                     base_version=base_versions.get(node.policy, 0),
                     # In one thread nothing else can go on while a fragment is overdue.
                     patience_seconds=0.0 if carrier == "inline" else patience,
@@ -181,20 +184,22 @@ def plan_samples(
 
 
 def _trajectory(
-    sampling: Sampling, envs: int, env_spec: EnvSpec, policy: PolicyPlan, module: Policy
+    shape: FragmentShape, envs: int, env_spec: EnvSpec, policy: PolicyPlan, module: Policy
 ) -> TrajectorySpec:
+    envs = envs if shape.envs is None else shape.envs
     return TrajectorySpec(
-        length=sampling.length,
+        length=shape.length,
         rows=envs * len(policy.agents),
         envs=envs,
         agent=policy.agent,
         extras=module.extras_spec,
         policy_state=module.state_spec,
         env_state=env_spec.env_state,
-        burn_in=sampling.burn_in,
-        bootstrap=sampling.bootstrap,
-        state_every=sampling.state_every,
-        cut=sampling.cut,
+        row=shape.row or None,
+        burn_in=shape.burn_in,
+        bootstrap=shape.bootstrap,
+        state_every=shape.state_every,
+        cut=shape.cut,
         turn_based=env_spec.turn_based,
     )
 
@@ -209,21 +214,62 @@ def _written_at_once(writers: list[WorkerPlan], groups: int, part: int, parts: i
     return count
 
 
-def _check_trainers(kind: type, agent_batches: int, trainers: int) -> None:
-    """Raises unless the algorithm supports this many trainers, and all get equal parts."""
-    if trainers == 1:
-        return
-    if not kind.data_parallel:  # type: ignore[attr-defined]
+def _check_algorithm(config: AlgorithmConfig, policy: PolicyPlan, module: Policy) -> Sampling:
+    """The fragments that an algorithm wants; raises if it cannot learn this policy from them."""
+    kind = resolve(policy.algorithm_class)
+    with user_code(f"algorithm {policy.algorithm_class!r}"):
+        kind.check(config, module)
+        sampling = config.sampling()
+    if not isinstance(sampling, Sampling):
         raise ConfigError(
-            f"trainer.count: expected 1, because {kind.__name__} does not say that it learns with "
-            f"several trainers (Algorithm.data_parallel), got {trainers}."
+            f"algorithm {policy.algorithm_class!r}: expected {type(config).__name__}.sampling() to "
+            f"return an srl.Sampling, got {sampling!r:.100}."
         )
-    if agent_batches % trainers:
+    _check_age(kind, sampling)
+    return sampling
+
+
+def _check_bounded(stream: str, graph: Graph, sampling: Sampling) -> None:
+    """Raises where a bound on policy age would wait for fragments whose number nobody knows."""
+    node = graph.streams[stream]
+    problem = ""
+    if graph.upstream(stream) and node.ratio is None:
+        problem = f"what writes stream {stream!r} writes no fixed number of fragments for each one"
+    elif node.split == "readers":
+        problem = f"each reader of stream {stream!r} has a part of it, and not each trainer"
+    if problem:
         raise ConfigError(
-            f"trainer.count: expected a divisor of the {agent_batches} fragments of a batch "
-            "(actor.count x actor.groups), so that all trainers get equal parts, got "
-            f"{trainers}. Change one of the three."
+            f"algorithm.max_policy_age: expected null, because {problem}, got "
+            f"{sampling.max_policy_age}. Set algorithm.max_policy_age=null, or change the dataflow."
         )
+
+
+def _fragments_per_batch(
+    stream: str, graph: Graph, agent_batches: int, policy: PolicyPlan, parts: int
+) -> int:
+    """Fragments of one part of a stream that make a batch; raises unless all get equal parts."""
+    total = graph.fragments_per_batch(stream, agent_batches)
+    of_trainers = graph.streams[stream].split == "trainers"
+    if of_trainers and parts > 1:
+        kind = resolve(policy.algorithm_class)
+        if not kind.data_parallel:
+            raise ConfigError(
+                f"trainer.count: expected 1, because {kind.__name__} does not say that it learns "
+                f"with several trainers (Algorithm.data_parallel), got {parts}."
+            )
+    if total.denominator > 1:
+        raise ConfigError(
+            f"graph: stream {stream!r}: expected a whole number of fragments in a batch, got "
+            f"{total}: {agent_batches} (actor.count x actor.groups), times the ratios of the "
+            "streams on the way. Change one of them."
+        )
+    if of_trainers and total.numerator % parts:
+        raise ConfigError(
+            f"trainer.count: expected a divisor of the {total} fragments of a batch "
+            f"(actor.count x actor.groups), so that all trainers get equal parts, got {parts}. "
+            "Change one of the three."
+        )
+    return -(-total.numerator // parts)
 
 
 def _check_age(kind: type[Algorithm], sampling: Sampling) -> None:

@@ -16,7 +16,8 @@ from srl.data.records import Snapshot
 from srl.data.spec import RESCALE_ADVICE, action_bounds_warning
 from srl.envs.registry import probe
 from srl.errors import RunError, SrlError
-from srl.experiment import Experiment, build_graph, check_graph
+from srl.experiment import Experiment, build_graph
+from srl.graph import check_graph
 from srl.launch.backends.choose import host_requests, make_backend
 from srl.launch.cluster.node import HEAD_HOST
 from srl.launch.directory.run_dir import RunDir

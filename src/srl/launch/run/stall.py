@@ -189,8 +189,10 @@ def _advice(
         if wrote < read and all(waiting.get(w.name, "samples") == "samples" for w in members):
             return (
                 f"{group} was given {read} fragments and wrote {wrote}. With max_policy_age, "
-                f"actors expect that {group} writes one fragment for each that it reads. Let it do "
-                "so, or remove the bound with --set algorithm.max_policy_age=null."
+                f"actors expect that {group} writes as many fragments for each that it reads as "
+                "its stream's ratio says (1, unless the dataflow declares another). Let it do so, "
+                "declare another ratio, or remove the bound with --set "
+                "algorithm.max_policy_age=null."
             )
     return (
         "Look in the logs of the run for the reason why the first of them gets nothing. If workers "

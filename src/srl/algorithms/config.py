@@ -1,0 +1,46 @@
+"""What an algorithm declares in its settings: its fragments, its dataflow and its exploration.
+
+The launcher reads these declarations, so nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from srl.errors import ConfigError
+from srl.graph import FragmentShape, Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(FragmentShape):
+    """The fragments that an algorithm wants, and how old they may be."""
+
+    max_policy_age: int | None = 0
+    """Versions by which the oldest step of a fragment may lag when it is consumed; 0 is
+    synchronous, None unbounded. Anything but 0 needs `Algorithm.handles_stale_samples`."""
+
+    def __post_init__(self) -> None:
+        if self.bootstrap > 1 and self.max_policy_age is not None:
+            raise ConfigError(
+                "sampling: a bound on policy age expects bootstrap 1, because only the last action "
+                f"of a fragment can be asked again; got bootstrap {self.bootstrap} with "
+                f"max_policy_age {self.max_policy_age}. Declare max_policy_age=None."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig:
+    """Base class of the settings of an algorithm, which are `--set algorithm.*`."""
+
+    def sampling(self) -> Sampling:
+        """The fragments that the algorithm wants from actors."""
+        raise NotImplementedError
+
+    def dataflow(self, graph: Graph, policy: str) -> Graph:
+        """Changes the graph of workers and streams for a policy, whose stream has its name. By
+        default actors write what the trainer reads."""
+        return graph
+
+    def explore(self, num_envs: int) -> list[float]:
+        """How much the policy explores in each environment, from 0 (greedy) to 1."""
+        return [1.0] * num_envs

@@ -1,0 +1,81 @@
+"""Graphs that cannot work are refused, with what to change."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import srl
+from srl.errors import ConfigError
+from srl.graph import Graph, StreamNode, WorkerGroup, check_graph
+
+
+def graph(**changes: WorkerGroup) -> Graph:
+    workers = {
+        "trainer": WorkerGroup(kind="x:Trainer", reads=("a",), trains=("a",)),
+        "policy": WorkerGroup(kind="x:Policy", serves=("a",)),
+        "actor": WorkerGroup(kind="x:Actor", requests=("a",), writes=("a",)),
+    }
+    return Graph(workers={**workers, **changes}, streams={"a": StreamNode(policy="a")})
+
+
+def worker(**fields: Any) -> WorkerGroup:
+    return WorkerGroup(kind="x:Worker", **fields)
+
+
+def test_ratios_multiply_on_the_way() -> None:
+    made = graph().insert("half", worker(), into="a", ratio=Fraction(1, 2))
+    made = made.insert("six", worker(), into="a/half", ratio=6)
+    check_graph(made)
+    assert made.upstream("a/half/six") == ["a/half"]
+    numbers = [made.fragments_per_batch(stream, 4) for stream in ("a", "a/half", "a/half/six")]
+    assert numbers == [4, 2, 12]
+
+
+def test_what_is_inserted_keeps_the_shape_and_the_delivery() -> None:
+    made = graph()
+    node = StreamNode(policy="a", delivery="key", shape=srl.FragmentShape(length=3))
+    made = Graph(workers=made.workers, streams={"a": node}).insert("w", worker(), into="a")
+    after = made.streams["a/w"]
+    assert (after.delivery, after.shape, after.bounds_age) == ("key", node.shape, False)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (graph(w=worker(reads=("b",))), "uses stream 'b', which is not declared"),
+        (graph(w=worker(beside="b")), "is beside 'b', which does not exist"),
+        (graph(w=worker(count=0, reads=("a",))), "expects at least 1 worker, got 0"),
+        (graph(trainer=worker()), "'a' is written but never read"),
+        (graph(actor=worker(requests=("a",))), "'a' is read but never written"),
+        (graph(policy=worker()), "requests its actions, but no worker group serves it"),
+        (graph(w=worker(trains=("a",))), "expected one worker group that trains it"),
+        (graph().insert("w", worker(), into="a", ratio=0), "expected a ratio above 0"),
+        (
+            graph().insert("w", worker(), into="a", ratio=None, fragments_per_batch=0),
+            "fragments_per_batch of at least 1, got 0",
+        ),
+        (
+            graph().insert("w", worker(), into="a", fragments_per_batch=3),
+            "'a/w': expected ratio=None, because fragments_per_batch is 3, got ratio 1",
+        ),
+        (
+            graph(w=worker(reads=("a",), writes=("a",))),
+            "streams that lead from actors to trainers, got a circle: a -> a",
+        ),
+        (
+            graph(actor=worker(requests=("a",), writes=("a", "a"))),
+            "one stream for its fragments, got several",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(made: Graph, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_graph(made)
+
+
+def test_a_stream_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="no stream 'b'; there are a"):
+        graph().insert("w", worker(), into="b")
