@@ -189,6 +189,7 @@ class ActorWorker(Worker):
                     parameters=readers.get(policy),
                     explore=_exploration(plan, policy, number),
                     packs=several,
+                    incarnation=context.incarnation,
                 )
                 for policy, agents in plan.policy_agents.items()
             ]

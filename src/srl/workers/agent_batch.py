@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +44,7 @@ class AgentBatch:
         parameters: ParameterReader | None,
         explore: np.ndarray,
         packs: bool,
+        incarnation: int = 0,
     ) -> None:
         self.index = index
         self.policy = policy
@@ -54,8 +54,8 @@ class AgentBatch:
         self.parameters = parameters
         self.writer = FragmentWriter(sink.spec.trajectory) if sink is not None else None
         self.slot: Slot | None = None
-        self._sequence = time.time_ns()
-        """Sequence of the current fragment. It starts above those of an earlier incarnation."""
+        self._sequence = incarnation << 40
+        """Sequence of the current fragment. It starts above those of earlier incarnations."""
         self.request = client.request(index)
         self.request.explore[...] = explore
         self._explore = explore

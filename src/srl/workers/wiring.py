@@ -164,6 +164,8 @@ class Context:
     run_dir: Path
     address: str = ""
     """This host's address for trainers on other hosts; empty if all are on one host."""
+    incarnation: int = 0
+    """How often the worker's process was started before in this run."""
 
     @property
     def name(self) -> str:

@@ -82,6 +82,7 @@ class LocalNode:
             plan=self._plan.part(process),
             stats_table=StatsTablePart(count=len(self._indices), indices=indices),
             process=process,
+            incarnation=child.incarnation,
             folder=str(self._arena.folder),
             run_dir=self._run_dir,
             checkpoint=checkpoint,

@@ -29,6 +29,7 @@ def build_workers(
     run_dir: Path,
     current: CurrentWorker,
     address: str = "",
+    incarnation: int = 0,
 ) -> list[Worker]:
     """Builds the workers of one process, in the order of the plan."""
     workers: list[Worker] = []
@@ -45,6 +46,7 @@ def build_workers(
             local=local,
             run_dir=run_dir,
             address=address,
+            incarnation=incarnation,
         )
         worker = resolve(member.kind).build(context)
         worker.stats = stats

@@ -56,6 +56,8 @@ class WorkerOrders(msgspec.Struct, tag=True, kw_only=True):
     stats_table: StatsTablePart
     """The rows of its workers."""
     process: str
+    incarnation: int = 0
+    """How often the process was started before, on any host."""
     folder: str
     run_dir: str
     checkpoint: str = ""
@@ -172,6 +174,7 @@ def _run(orders: WorkerOrders, folder: Path, current: CurrentWorker, source: _In
             local=HeapArena(),
             run_dir=Path(orders.run_dir),
             address=orders.address,
+            incarnation=orders.incarnation,
             current=current,
         )
         loop = ProcessLoop(
