@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from srl import errors as errors
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
+    from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
@@ -38,6 +39,7 @@ _EXPORTS = {
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
+    "srl.algorithms.off_policy": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.envs.protocol": ("EnvConfig",),
     "srl.policies.actor_critic_config": ("ActorCriticConfig",),

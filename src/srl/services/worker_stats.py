@@ -20,11 +20,13 @@ from srl.errors import SpecError
 ACTIVITIES = ("starting", "running", "waiting", "make", "reset", "step", "finished", "failed")
 Activity = Literal["starting", "running", "waiting", "make", "reset", "step", "finished", "failed"]
 WAITS = (
-    "samples", "slots", "inference", "policy_age", "requests", "weights", "workers", "other",
+    "samples", "slots", "inference", "policy_age", "ratio", "requests", "weights", "workers",
+    "other",
 )  # fmt: skip
 COUNTERS = (
     "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
     "minibatches", "policy_version", "lost_updates", "too_old_updates", "env_failures",
+    "inserted", "sampled", "stored",
 )  # fmt: skip
 
 _FIELDS = (

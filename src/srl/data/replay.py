@@ -1,0 +1,327 @@
+"""The memory of a replay: fragments that are kept, and windows of ticks that are drawn from them.
+
+A fragment shares its last ticks with the next one of its origin, so only its own ticks are stored.
+A window may go on from one fragment to the next. Frames of a stack are stored once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import NamedTuple
+
+import numpy as np
+
+from srl.data.memory_layout import Shape
+from srl.data.records import Trajectory
+from srl.data.trajectory import TrajectorySpec, to_tree
+from srl.data.tree import leaves
+from srl.errors import ConfigError
+
+_FIELDS = tuple(field.name for field in fields(Trajectory) if field.name != "row")
+_NONE = -1
+"""In place of a slot: there is none."""
+
+
+class _Column(NamedTuple):
+    """One array of a fragment, as it is stored."""
+
+    field: str
+    """The field of the trajectory that has it."""
+    depth: int
+    """Earlier frames that a window has in front."""
+    every: int
+    """Ticks between two entries."""
+    entries: int
+    """Entries of a fragment: one for each row, or each environment, at each stored tick."""
+    shape: tuple[int, ...]
+    """The shape of an entry."""
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a fragment's entries."""
+        return Shape((self.entries, *self.shape), self.dtype).nbytes
+
+    def allocate(self, fragments: int) -> np.ndarray:
+        """Entries of so many fragments, one after another; memory is taken as it is written."""
+        return np.zeros((fragments * self.entries, *self.shape), self.dtype)
+
+
+class _Store(NamedTuple):
+    """The entries of one column in all fragments."""
+
+    array: np.ndarray
+    column: _Column
+
+
+def _columns(spec: TrajectorySpec) -> list[_Column]:
+    """The columns of a fragment's own ticks, in the order of `_arrays`."""
+    shapes = to_tree(spec.shapes(spec.length))
+    depths = [leaf.stack - 1 for leaf in leaves(spec.agent.obs)]
+    found = []
+    for field in _FIELDS:
+        for number, shape in enumerate(leaves(shapes[field])):
+            depth = depths[number] if field == "obs" else 0
+            every = spec.state_every if field == "policy_state" else 1
+            ticks, width, *rest = shape.shape
+            entries = (ticks - depth) * width
+            found.append(_Column(field, depth, every, entries, tuple(rest), shape.dtype))
+    return found
+
+
+def _arrays(trajectory: Trajectory) -> list[np.ndarray]:
+    """The arrays of a trajectory that have ticks."""
+    return [leaf for field in _FIELDS for leaf in leaves(getattr(trajectory, field))]
+
+
+class Replay:
+    """Keeps the newest fragments of an agent's policy, and draws windows of them uniformly.
+
+    A drawn window is one environment's: all its agents are drawn together, next to each other. It
+    has `burn_in + length + bootstrap` ticks of the drawn spec, and may begin at any tick at which
+    its policy state is stored.
+    """
+
+    def __init__(
+        self, stored: TrajectorySpec, drawn: TrajectorySpec, capacity_steps: int, seed: int
+    ) -> None:
+        """`stored` are the fragments that are inserted, `drawn` is what `draw` fills."""
+        _check_specs(stored, drawn)
+        self.stored, self.drawn = stored, drawn
+        self._ticks, self._rows = stored.length, stored.rows
+        self.capacity = max(1, capacity_steps // (stored.length * stored.envs))
+        """Fragments that it keeps."""
+        self._window = drawn.capacity
+        self._depth = max((leaf.stack - 1 for leaf in leaves(stored.agent.obs)), default=0)
+        self._align = stored.state_every if leaves(stored.policy_state) else 1
+        self._rng = np.random.default_rng(seed)
+        self._stores = [_Store(x.allocate(self.capacity), x) for x in _columns(stored)]
+        self._is_first = next(x.array for x in self._stores if x.column.field == "is_first")
+        count = self.capacity
+        self._before, self._after = np.full(count, _NONE), np.full(count, _NONE)
+        """The slots with the fragments that come before and after a slot's fragment."""
+        self._first, self._end = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        """The ticks of a slot's fragment at which windows may begin: from first to end."""
+        self._number = np.full(count, _NONE, np.int64)
+        """The number of a slot's fragment, counted over all that were inserted."""
+        self._slot_of: dict[tuple[int, int], int] = {}
+        """Slots by origin and sequence."""
+        self._name_of: list[tuple[int, int] | None] = [None] * count
+        self.num_inserted = 0
+        """Fragments inserted so far."""
+        self.num_starts = 0
+        """Ticks at which windows may begin, in all fragments together."""
+
+    # -- what it holds -----------------------------------------------------------------------------
+
+    @property
+    def num_stored(self) -> int:
+        """Fragments in it."""
+        return min(self.num_inserted, self.capacity)
+
+    @property
+    def stored_steps(self) -> int:
+        """Environment steps in it."""
+        return self.num_stored * self._ticks * self.stored.envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a full replay."""
+        return replay_bytes(self.stored, self.capacity)
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there is a window to draw."""
+        return self.num_starts > 0
+
+    # -- inserting ---------------------------------------------------------------------------------
+
+    def insert(self, fragment: Trajectory, length: int, origin: int, sequence: int) -> None:
+        """Stores a full fragment in place of the oldest one."""
+        if length != self.stored.capacity:
+            raise ValueError(f"expected a fragment of {self.stored.capacity} ticks, got {length}")
+        slot = self.num_inserted % self.capacity
+        self._evict(slot)
+        own = self.stored.burn_in
+        for (kept, column), array in zip(self._stores, _arrays(fragment), strict=True):
+            first = own // column.every + column.depth
+            new = array[first : first + self._ticks // column.every]
+            kept[slot * column.entries :][: column.entries].reshape(new.shape)[...] = new
+        self._number[slot] = self.num_inserted
+        self.num_inserted += 1
+        self._name_of[slot] = (origin, sequence)
+        self._slot_of[origin, sequence] = slot
+        self._link(self._slot_of.get((origin, sequence - 1), _NONE), slot)
+        self._link(slot, self._slot_of.get((origin, sequence + 1), _NONE))
+        self._mark_starts(slot)
+
+    def _link(self, before: int, after: int) -> None:
+        if before != _NONE and after != _NONE:
+            self._after[before], self._before[after] = after, before
+
+    def _evict(self, slot: int) -> None:
+        name = self._name_of[slot]
+        if name is None:
+            return
+        del self._slot_of[name]
+        self._name_of[slot] = None
+        self._set_starts(slot, 0, 0)
+        before, after = int(self._before[slot]), int(self._after[slot])
+        self._before[slot] = self._after[slot] = _NONE
+        if before != _NONE:
+            self._after[before] = _NONE
+            self._mark_starts(before)
+        if after != _NONE:
+            self._before[after] = _NONE
+            self._mark_starts(after)
+
+    def _mark_starts(self, slot: int) -> None:
+        """Notes at which ticks windows may begin, in a slot and in those that reach into it."""
+        reach = -(-max(self._window, self._depth) // self._ticks)
+        near = [slot]
+        for links in (self._before, self._after):
+            at = slot
+            for _ in range(reach):
+                at = int(links[at])
+                if at == _NONE:
+                    break
+                near.append(at)
+        for at in near:
+            earlier = self._count(self._before, at, self._depth)
+            later = self._count(self._after, at, self._window)
+            first = min(self._ticks, max(0, self._depth - earlier))
+            end = min(self._ticks, max(0, self._ticks + later - self._window + 1))
+            self._set_starts(at, -(-first // self._align) * self._align, end)
+
+    def _set_starts(self, slot: int, first: int, end: int) -> None:
+        def count(first: int, end: int) -> int:
+            return -(-max(0, end - first) // self._align)
+
+        self.num_starts -= count(int(self._first[slot]), int(self._end[slot]))
+        self.num_starts += count(first, end)
+        self._first[slot], self._end[slot] = first, end
+
+    def _count(self, links: np.ndarray, slot: int, enough: int) -> int:
+        """Ticks in the fragments that come before or after a slot's fragment, up to `enough`."""
+        count, at = 0, int(links[slot])
+        while at != _NONE and count < enough:
+            count, at = count + self._ticks, int(links[at])
+        return count
+
+    # -- drawing -----------------------------------------------------------------------------------
+
+    def draw(self, into: Trajectory) -> None:
+        """Fills `into` with windows, each drawn uniformly from all that there are."""
+        slot, start, env = self._choose(self.drawn.envs)
+        self._fill(into, slot, start, env)
+
+    def _choose(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots, first ticks and environments of windows."""
+        slots, starts = np.empty(count, np.int64), np.empty(count, np.int64)
+        found, num_stored, per_slot = 0, self.num_stored, -(-self._ticks // self._align)
+        while found < count:
+            number = 2 * (count - found) + 8
+            slot = self._rng.integers(num_stored, size=number)
+            start = self._rng.integers(per_slot, size=number) * self._align
+            good = np.flatnonzero((start >= self._first[slot]) & (start < self._end[slot]))
+            good = good[: count - found]
+            slots[found : found + good.size] = slot[good]
+            starts[found : found + good.size] = start[good]
+            found += good.size
+        return slots, starts, self._rng.integers(self.stored.envs, size=count)
+
+    def _fill(self, into: Trajectory, slot: np.ndarray, start: np.ndarray, env: np.ndarray) -> None:
+        agents, ticks = self.stored.num_agents, self._ticks
+        row = env[:, None] * agents + np.arange(agents)
+        """[windows, agents] rows in a fragment."""
+        at = start + np.arange(self._window)[:, None]
+        slots = self._along(self._after, slot, at // ticks)
+        at %= ticks
+        # An entry's number counts the ticks of all slots, and then rows.
+        tick = slots * ticks + at
+        index = (tick[:, :, None] * self._rows + row).reshape(self._window, -1)
+        shown = self._shown_frames(slot, start, row) if self._depth else None
+        for (kept, column), array in zip(self._stores, _arrays(into), strict=True):
+            if column.depth and shown is not None:
+                _take(kept, shown[self._depth - column.depth :], array[: column.depth])
+                _take(kept, index, array[column.depth :])
+            elif column.field == "env_state":
+                _take(kept, tick * self.stored.envs + env, array)
+            elif column.field == "policy_state":
+                _take(kept, self._state_index(slots, at, row, column.every), array)
+            else:
+                _take(kept, index, array)
+        self._fill_row(into.row, slot, start, env)
+
+    def _fill_row(
+        self, given: dict[str, np.ndarray] | None, slot: np.ndarray, start: np.ndarray,
+        env: np.ndarray,
+    ) -> None:  # fmt: skip
+        if not given:
+            return
+        if "key" in given:
+            key = (self._number[slot] * self._ticks + start) * self.stored.envs + env
+            given["key"][...] = key.repeat(self.stored.num_agents)
+        if "weight" in given:
+            given["weight"][...] = 1.0
+
+    def _along(self, links: np.ndarray, slot: np.ndarray, hops: np.ndarray) -> np.ndarray:
+        """The slot of each tick of windows [ticks, windows], that many links from the first."""
+        chain = [slot]
+        for _ in range(int(hops.max())):
+            chain.append(links[chain[-1]])
+        found: np.ndarray = np.stack(chain)[hops, np.arange(slot.size)]
+        return found
+
+    def _state_index(
+        self, slots: np.ndarray, at: np.ndarray, row: np.ndarray, every: int
+    ) -> np.ndarray:
+        """Entries of the policy states that windows have, every `state_every` ticks of theirs."""
+        chosen = slice(None, None, self.drawn.state_every)
+        per_slot = self._ticks // every
+        chunk = slots[chosen] * per_slot + at[chosen] // every
+        index: np.ndarray = (chunk[:, :, None] * self._rows + row).reshape(len(chunk), -1)
+        return index
+
+    def _shown_frames(self, slot: np.ndarray, start: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """Entries of the frames in front of windows [depth, rows]: the episode's first frame where
+        the episode is younger than the stack."""
+        ticks, depth = self._ticks, self._depth
+        back = start - np.arange(depth + 1)[:, None]
+        hops = -(back // ticks)
+        slots = self._along(self._before, slot, hops)
+        index = (slots * ticks + back % ticks)[:, :, None] * self._rows + row
+        first = self._is_first[index]
+        ago = np.where(first.any(axis=0), first.argmax(axis=0), depth)
+        wanted = np.minimum(np.arange(depth, 0, -1)[:, None, None], ago)
+        found: np.ndarray = np.take_along_axis(index, wanted, axis=0).reshape(depth, -1)
+        return found
+
+
+def replay_bytes(stored: TrajectorySpec, capacity: int) -> int:
+    """Bytes of a replay that keeps so many fragments."""
+    return capacity * sum(column.nbytes for column in _columns(stored))
+
+
+def _take(entries: np.ndarray, index: np.ndarray, into: np.ndarray) -> None:
+    """Copies entries into an array whose leading axes are those of `index`."""
+    flat = into.reshape(index.size, *entries.shape[1:])
+    # With a mode other than "raise" numpy writes into `out` without a copy in between.
+    np.take(entries, index.reshape(-1), axis=0, out=flat, mode="clip")
+
+
+def _check_specs(stored: TrajectorySpec, drawn: TrajectorySpec) -> None:
+    """Raises if windows of one spec cannot be drawn from fragments of the other."""
+    if stored.cut != "fixed" or drawn.cut != "fixed":
+        raise ConfigError("replay: expected fragments of cut 'fixed', got 'episode'.")
+    for name in ("agent", "extras", "policy_state", "env_state", "num_agents"):
+        if getattr(stored, name) != getattr(drawn, name):
+            raise ConfigError(
+                f"replay: expected the same {name} in what is stored and what is drawn, got "
+                f"{getattr(stored, name)!r:.100} and {getattr(drawn, name)!r:.100}."
+            )
+    if leaves(stored.policy_state) and drawn.state_every % stored.state_every:
+        raise ConfigError(
+            "replay: expected state_every of what is drawn to be a multiple of that of what is "
+            f"stored ({stored.state_every}), got {drawn.state_every}. Change one of them."
+        )

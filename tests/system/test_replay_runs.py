@@ -1,0 +1,83 @@
+"""A replay between actors and trainers, in real processes that are killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import Training, checkpoints, read_summary, wait_for
+
+from srl.services.checkpoints import open_checkpoint, read_part, weights_part
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "09_dqn_with_replay.py"
+DQN = (
+    "--algorithm", f"{EXAMPLE}:DQN", "--set", f"network.name={EXAMPLE}:QPolicy",
+    "--set", "actor.envs=8", "--set", "logging.interval_seconds=0.1",
+    "--set", "checkpoint.every_seconds=1",
+)  # fmt: skip
+Start = Callable[..., Training]
+
+
+def accounts(run_dir: Path) -> dict[str, dict[str, float]]:
+    """What became of the fragments of each stream."""
+    found: dict[str, dict[str, float]] = {}
+    for key, number in read_summary(run_dir)["metrics"].items():
+        if key.startswith("samples."):
+            _, stream, what = key.split(".", 2)
+            found.setdefault(stream, {})[what] = number
+    return found
+
+
+def assert_books_add_up(run_dir: Path) -> None:
+    for stream, kept in accounts(run_dir).items():
+        reasons = ("reader died", "out of turn", "host lost", "too late")
+        dropped = sum(kept[f"dropped.{reason}"] for reason in reasons)
+        assert kept["produced"] == kept["consumed"] + dropped + kept["in_flight"], stream
+        assert kept["consumed"] > 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_of_every_kind_may_be_killed(start: Start, workers: int) -> None:
+    training = start(
+        "CartPole-v1", *DQN, "--layout", "shared", "--steps", "1e9",
+        "--set", f"algorithm.replay_workers={workers}", "--set", "actor.count=2",
+    )  # fmt: skip
+    training.wait_for_updates(5)
+    for name in (f"replay-{workers - 1}", "actor-0", "policy-0", "trainer-0"):
+        pid = training.workers()[name].pid
+        training.workers()[name].kill()
+
+        def replaced(name: str = name, pid: int = pid) -> bool:
+            training.check_running()
+            worker = training.workers().get(name)
+            return worker is not None and worker.pid != pid
+
+        wait_for(replaced, f"another {name}")
+        training.wait_for_updates(5)
+    assert training.stop(signal.SIGINT) == 130
+    assert_books_add_up(training.run_dir)
+    assert training.survivors() == []
+
+
+def test_a_stopped_run_goes_on_with_what_it_has_learned(start: Start) -> None:
+    first = start("CartPole-v1", *DQN, "--layout", "inline", "--steps", "1e9")
+    first.wait_for_updates(20)
+    assert first.stop(signal.SIGINT) == 130
+    version = read_summary(first.run_dir)["policy_version"]
+    again = start("", verb="resume")
+    again.wait_for_updates(5)
+    assert again.stop(signal.SIGINT) == 130
+    assert read_summary(first.run_dir)["policy_version"] > version
+
+
+def test_equal_seeds_give_equal_runs(start: Start) -> None:
+    weights = []
+    for run in ("a", "b"):
+        training = start("CartPole-v1", *DQN, "--layout", "serial", "--steps", "4000", run=run)
+        assert training.wait() == 0
+        checkpoint = open_checkpoint(checkpoints(training.run_dir)[-1])
+        weights.append(read_part(checkpoint, weights_part("default")))
+    for name, array in weights[0].items():
+        assert (array == weights[1][name]).all(), name
