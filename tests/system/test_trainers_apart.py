@@ -10,9 +10,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import HOLDING, SMALL, Training, checkpoints, read_summary, runs, wait_for
+from harness import (
+    HOLDING,
+    SMALL,
+    Training,
+    checkpoints,
+    read_summary,
+    runs,
+    started_by,
+    wait_for,
+)
 from test_hosts import agents, log_of
-from test_trainer_hosts import Versions, kill_host, people, where
+from test_trainer_hosts import Versions, kill_host, nobody_takes, people, where
 from test_worker_deaths import assert_books_add_up
 
 __all__ = ["people"]
@@ -72,14 +81,18 @@ def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
 ) -> None:
     versions = Versions(shm)
     training = start(
-        "CartPole-v1", "--launcher", "manual", "--steps", "1e9", *SMALL, *APART,
+        "CartPole-v1", "--launcher", "manual", "--steps", "1e9", *SMALL, *APART, *HOLDING,
         "--set", "host_silence_seconds=3", "--set", "checkpoint.every_seconds=1000",
+        "--set", "stopped_seconds=1000",
     )  # fmt: skip
     wait_for((training.run_dir / "head.json").exists, "a head")
     first = people(training, "a")
     for name in ("b", "c"):
         people(training, name)
     training.wait_for_updates(3)
+    # So that something is lost with the host: what nobody takes.
+    next(child for child in started_by(first) if "trainer-0" in child.cmdline()).suspend()
+    wait_for(lambda: nobody_takes(training), "fragments that wait")
     before = training.metrics()
     assert not checkpoints(training.run_dir)
 
