@@ -73,9 +73,9 @@ def halving(graph: srl.Graph) -> srl.Graph:
     return _graph(graph, 0.5)
 
 
-def doubling(graph: srl.Graph) -> srl.Graph:
-    """Every fragment is passed on twice."""
-    return _graph(graph, 2.0)
+def multiplying(graph: srl.Graph) -> srl.Graph:
+    """Every fragment is passed on so often that several batches consist of it alone."""
+    return _graph(graph, 16.0)
 
 
 def declared_halving(graph: srl.Graph) -> srl.Graph:

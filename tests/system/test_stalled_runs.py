@@ -100,12 +100,12 @@ def test_a_serial_run_in_which_all_wait_for_each_other_ends_at_once(
 
 
 @pytest.mark.parametrize("layout", ["serial", "inline", "shared"])
-def test_a_worker_that_doubles_fragments_is_said_to_break_the_bound_on_age(
+def test_a_worker_that_multiplies_fragments_is_said_to_break_the_bound_on_age(
     start: Start, layout: str
 ) -> None:
     training = start(
-        "CartPole-v1", *SMALL, "--layout", layout, "--steps", "5000",
-        "--set", f"dataflow={RATIONED}:doubling", "--set", "algorithm.max_policy_age=1",
+        "CartPole-v1", *SMALL, "--layout", layout, "--steps", "20_000",
+        "--set", f"dataflow={RATIONED}:multiplying", "--set", "algorithm.max_policy_age=1",
     )  # fmt: skip
     assert training.wait() == 0
     log = (training.run_dir / "logs" / "controller.log").read_text()
