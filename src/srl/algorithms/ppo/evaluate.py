@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from srl.algorithms.ppo.rollout import Minibatch, Rollout, zero_outside
+from srl.algorithms.learning.sequences import zero_outside
+from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.data.tree import Tree, tree_map
 from srl.policies.protocol import Unrolls
 

@@ -1,31 +1,22 @@
-"""A consumed batch as tensors on the learner's device, and the minibatches gathered from it.
+"""A batch with the numbers of PPO, and the minibatches gathered from it.
 
-One flat index, tick * B + row, addresses everything. For a policy without memory a minibatch is an
-index of shape [1, N], for one with memory [burn-in + chunk, n]. Each leaf is gathered with it in
-one call.
+For a policy without memory a minibatch is a flat index of shape [1, N], for one with memory
+[burn-in + chunk, n]. Each leaf is gathered with it in one call.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from srl.algorithms.learning.transfer import to_device
+from srl.algorithms.learning.sequences import Sequences, at, zero_outside
 from srl.algorithms.ops.masking import normalized
 from srl.algorithms.ppo.surrogate import MAX_WEIGHT
 from srl.data.records import SampleBatch
-from srl.data.spec import ArraySpec
-from srl.data.stacking import stack_index
-from srl.data.tree import Tree, tree_map
+from srl.data.tree import Tree
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.protocol import Policy
-
-_USED = (
-    *("obs", "is_first", "terminated", "truncated", "acted", "action", "reward"),
-    *("extras", "policy_state", "action_mask"),
-)
 
 
 @dataclass(slots=True)
@@ -98,30 +89,13 @@ class Minibatch:
         return weight * self.advantage
 
 
-class Rollout:
+class Rollout(Sequences):
     """A SampleBatch on the device; `set_targets` adds advantages and value targets."""
 
     def __init__(self, batch: SampleBatch, policy: Policy, device: torch.device) -> None:
+        super().__init__(batch, policy, device)
         data = batch.data
-        self.device = device
-        self.burn_in, self.state_every = batch.burn_in, batch.state_every
-        self.ticks, self.rows = data.acted.shape
-        self.specs = policy.agent.obs
-        moved = to_device({name: getattr(data, name) for name in _USED}, device)
-        self.stored_obs, self.policy_state = moved["obs"], moved["policy_state"]
-        self.is_first, self.acted = moved["is_first"], moved["acted"]
-        self.terminated, self.truncated = moved["terminated"], moved["truncated"]
-        self.reward, self.action = moved["reward"], moved["action"]
-        self.log_prob, self.value = moved["extras"]["log_prob"], moved["extras"]["value"]
-        self.action_mask: torch.Tensor | None = moved["action_mask"]
-        self.active = (self.acted | self.truncated) & ~self.terminated
-        self.all_active = bool(self.active.all())
-        counts = self.acted & ~(self.terminated | self.truncated)
-        counts[: self.burn_in] = False
-        counts[-1] = False
-        self.counts = counts
-        self.all_count = self.all_active and bool(counts[self.burn_in : -1].all())
-        self.frame_index = tree_map(lambda spec: self._frames(spec, data.is_first), self.specs)
+        self.log_prob, self.value = self.extras["log_prob"], self.extras["value"]
         self.advantage = torch.zeros(0)
         self.target = torch.zeros(0)
         self._numbers = torch.zeros(0)
@@ -160,36 +134,6 @@ class Rollout:
         """Selects the [N] samples that count from [T, B] or [T + 1, B]."""
         return x[self.counts[: x.shape[0]]]
 
-    def frames(self) -> tuple[Tree, torch.Tensor]:
-        """Single frames [T, B, ...] of the ticks that are in no other fragment, and where the
-        policy was asked."""
-        own = slice(self.burn_in, self.ticks - 1)
-
-        def cut(leaf: torch.Tensor, spec: ArraySpec) -> torch.Tensor:
-            return leaf[spec.stack - 1 :][own]
-
-        return tree_map(cut, self.stored_obs, self.specs), self.active[own]
-
-    def obs_at(self, index: torch.Tensor, active: torch.Tensor | None) -> Tree:
-        """Observations at a flat index [ticks, n], with frames stacked; zeros where not `active`
-        (None: all are active)."""
-
-        def gather(leaf: torch.Tensor, frame_index: torch.Tensor | None) -> torch.Tensor:
-            where = index if frame_index is None else _at(frame_index, index)
-            found = _at(leaf.flatten(0, 1), where)
-            if active is not None:
-                # Unwritten memory may hold NaN, and NaN passes through a gradient of zero.
-                found = zero_outside(active, found)
-            return found
-
-        return tree_map(gather, self.stored_obs, self.frame_index)
-
-    def state_at(self, index: torch.Tensor) -> Tree:
-        """Policy state [n, ...] at a flat index [n] of ticks at which it is stored."""
-        rows = self.rows
-        chunk = (index // rows) // self.state_every * rows + index % rows
-        return tree_map(lambda leaf: _at(leaf.flatten(0, 1), chunk), self.policy_state)
-
     def gather(
         self,
         index: torch.Tensor,
@@ -203,14 +147,14 @@ class Rollout:
         """
         chunked = self.policy_state is not None
         loss_index = index[burn_in:]
-        action = _at(self.action.flatten(0, 1), loss_index)
-        is_first = _at(self.is_first.flatten(), index)
+        action = at(self.action.flatten(0, 1), loss_index)
+        is_first = at(self.is_first.flatten(), index)
         active = torch.ones_like(is_first)
         valid: torch.Tensor | None = None
         samples = loss_index.flatten()
         if chunked and not self.all_count:
-            active = _at(self.active.flatten(), index)
-            counted = _at(self.counts.flatten(), loss_index)
+            active = at(self.active.flatten(), index)
+            counted = at(self.counts.flatten(), loss_index)
             if not bool(counted.all()):
                 valid, samples = counted, loss_index[counted]
                 action = zero_outside(counted, action)
@@ -222,7 +166,7 @@ class Rollout:
             policy_state=self.state_at(index[0]) if chunked else None,
             is_first=is_first,
             active=active,
-            action_mask=None if mask is None else _at(mask.flatten(0, 1), index),
+            action_mask=None if mask is None else at(mask.flatten(0, 1), index),
             burn_in=burn_in,
             all_action=action,
             valid=valid,
@@ -233,21 +177,5 @@ class Rollout:
             samples=samples,
             behaviour_log_prob=behaviour_log_prob if self._has_older else None,
             first_use=older if self.first_use else None,
-            before_statistics=None if before is None else _at(before, samples),
+            before_statistics=None if before is None else at(before, samples),
         )
-
-    def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
-        if spec.stack == 1:
-            return None
-        index = stack_index(is_first, spec.stack) * self.rows + np.arange(self.rows)[:, None]
-        return torch.from_numpy(index.reshape(-1, spec.stack)).to(self.device)
-
-
-def _at(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """`x[where]` for an index of any shape; for pixels it is many times faster than that."""
-    return x.index_select(0, where.flatten()).view(*where.shape, *x.shape[1:])
-
-
-def zero_outside(mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """`x` [ticks, n, ...] with zeros where `mask` [ticks, n] is not set."""
-    return x.masked_fill(~mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim())), 0)
