@@ -165,27 +165,33 @@ class Puppet:
 
     # -- parameters ------------------------------------------------------------------------------
 
-    def publish(self, spec: str, versions: int) -> int:
-        """Publishes weights filled with their version, as fast as it can."""
+    def publish(self, spec: str, versions: int, until: list[str]) -> int:
+        """Publishes weights filled with their version, as fast as it can: so many versions, and
+        until all these files exist."""
         decoded = msgspec.json.decode(spec, type=ParameterSpec)
         writer = ParameterWriter(decoded, self.arena)
         weights = {n: np.empty(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
-        for version in range(1, versions + 1):
+        version, deadline = 0, time.monotonic() + WAIT_SECONDS
+        while version < versions or not all(Path(path).exists() for path in until):
+            version += 1
             for array in weights.values():
                 array.fill(version)
             writer.publish(Snapshot(version, weights))
-        return versions
+            assert time.monotonic() < deadline, "readers are shut out"
+        return version
 
-    def read_until(self, spec: str, last: int) -> dict[str, Any]:
-        """Reads as fast as it can; which versions were seen, and how many were mixtures."""
+    def read_until(self, spec: str, different: int, done: str) -> dict[str, Any]:
+        """Reads as fast as it can until it has seen so many versions, and makes a file then; which
+        versions were seen, and how many were mixtures."""
         decoded = msgspec.json.decode(spec, type=ParameterSpec)
         reader = ParameterReader(decoded, self.arena)
         weights = {n: np.zeros(shape, dtype) for n, (shape, dtype) in decoded.shapes.items()}
         mixtures, seen = 0, [-1]
-        while seen[-1] < last:
+        while len(set(seen)) <= different:
             seen.append(reader.read(weights))
             if seen[-1] >= 0:
                 mixtures += any((array != seen[-1]).any() for array in weights.values())
+        Path(done).touch()
         return {"mixtures": mixtures, "seen": seen}
 
 
