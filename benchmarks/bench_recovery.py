@@ -37,7 +37,7 @@ from srl.services.worker_stats import ROW_BYTES, StatsTable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
 
-from chaos import gates_and_agents
+from chaos import bridges_and_agents
 from harness import Training
 
 LIMIT_SECONDS = 90.0
@@ -143,7 +143,7 @@ class Strike:
 
 def _crew(training: Training) -> dict[str, psutil.Process]:
     workers = training.workers()
-    return workers | gates_and_agents(training)
+    return workers | bridges_and_agents(training)
 
 
 def strike(training: Training, pauses: Pauses, layout: str, victim: str, number: int) -> Strike:

@@ -126,7 +126,7 @@ def tcp_round_trip(seconds: float) -> list[float]:
     plan = BridgePlan(inference=(inference_spec("server"),))
     with TwoHosts(plan, near=("client",), far=("server",)) as hosts:
         arena = ShmArena(hosts.folders["near"], "client", bridged=True)
-        return round_trip(arena, hosts.folders["far"], ["--gated"], seconds)
+        return round_trip(arena, hosts.folders["far"], ["--bridged"], seconds)
 
 
 def round_trip(arena: ShmArena, there: Path, options: list[str], seconds: float) -> list[float]:
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the table into results/")
     parser.add_argument("--role", choices=("serve", "pong", "work", "read"))
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--gated", action="store_true")
+    parser.add_argument("--bridged", action="store_true")
     args = parser.parse_args()
     if args.role == "serve":
         return serve(args.folder, args.bridged)

@@ -112,7 +112,7 @@ class Agent:
                     self.plan_bytes = len(data)
                     self._members = members(brief.plan)
                     self.channel.post(Ready(sees_run_dir=True))
-                    self.move_gate()
+                    self.move_bridge()
                 case Start() as start:
                     started = Started(process=start.process, incarnation=start.incarnation, pid=1)
                     self.channel.post(started)
@@ -123,7 +123,7 @@ class Agent:
                     self.epoch = book.epoch
                     self.book_bytes += len(data)
 
-    def move_gate(self) -> None:
+    def move_bridge(self) -> None:
         """Says that its bridge listens, and is another one than before."""
         key = "k" * 40
         address = "tcp://127.0.0.1:1"
@@ -176,7 +176,7 @@ def play_agents(run_dir: Path, hosts: list[str]) -> None:
         if 0 in ready:
             if not os.read(0, 1):
                 break
-            agents[-1].move_gate()
+            agents[-1].move_bridge()
         for agent in agents:
             if agent.socket in ready:
                 agent.hear(members)

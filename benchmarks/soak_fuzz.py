@@ -41,11 +41,11 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--typed", type=int, default=10_000)
     args = parser.parse_args()
-    from odd import Gates, Head
+    from odd import Bridges, Head
     from test_framing import CHANGED, RAW, TARGETS, check_any, check_changed
 
     logging.disable()
-    with tempfile.TemporaryDirectory() as folder, closing(Gates()) as bridges:
+    with tempfile.TemporaryDirectory() as folder, closing(Bridges()) as bridges:
         head = Head(Path(folder))
         room = _memory_bytes() + (ROOM_MB << 20)
         resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))

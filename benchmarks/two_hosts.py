@@ -25,7 +25,7 @@ class TwoHosts:
         self._placed = {"near": near, "far": far}
         self._runs = {name: RunFolder() for name in self._placed}
         self.folders = {name: run.path for name, run in self._runs.items()}
-        self._gates = []
+        self._bridges = []
         for name, processes in self._placed.items():
             arena = ShmArena(self.folders[name], "agent", bridged=True)
             for process in processes:
@@ -39,7 +39,7 @@ class TwoHosts:
             bridge = subprocess.Popen(
                 [sys.executable, "-m", "srl.launch.process.bridge"], stdin=subprocess.PIPE
             )
-            self._gates.append(bridge)
+            self._bridges.append(bridge)
             orders = BridgeOrders(plan=plan, host=name, folder=str(self.folders[name]))
             assert bridge.stdin is not None
             bridge.stdin.write(msgspec.json.encode(orders) + b"\n")
@@ -69,7 +69,7 @@ class TwoHosts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for bridge in self._gates:
+        for bridge in self._bridges:
             assert bridge.stdin is not None
             bridge.stdin.close()
             bridge.wait()

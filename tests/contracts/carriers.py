@@ -122,7 +122,7 @@ class Puppet:
     def __init__(self, folder: Path, process: str, bridged: bool = False) -> None:
         script = str(Path(__file__).with_name("puppet.py"))
         self._process = subprocess.Popen(
-            [sys.executable, script, str(folder), process, *(["gated"] if bridged else [])],
+            [sys.executable, script, str(folder), process, *(["bridged"] if bridged else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,6 +1,6 @@
 """Two hosts on one machine: a folder and a bridge each, joined over loopback.
 
-The bridges of a `TcpCarrier` take their turns whenever a process rings, until nothing is under way
+The bridges of a `TcpCarrier` take their turns whenever a process wakes, until nothing is under way
 any more: what one end did has reached the other when the call that did it returns.
 """
 
@@ -72,7 +72,7 @@ class Side:
 
 
 class PumpedArena(ShmArena):
-    """Whoever rings waits until the bridges have done all that follows from it."""
+    """Whoever wakes waits until the bridges have done all that follows from it."""
 
     pump: Callable[[], None]
 

@@ -91,7 +91,7 @@ def reports() -> st.SearchStrategy[bytes]:
     return plain(inspect.type_info(Report)).map(msgspec.msgpack.encode)
 
 
-class Gates:
+class Bridges:
     """Two bridges, each of which hears odd things from the other's host."""
 
     def __init__(self) -> None:

@@ -44,11 +44,11 @@ class Puppet:
         self.arena.wake(process)
 
     def wait(self, seconds: float) -> dict[str, Any]:
-        """Waits to be rung; how long that took, on the clock and of the processor."""
+        """Waits to be woken; how long that took, on the clock and of the processor."""
         start, cpu = time.monotonic(), time.process_time()
-        rung = self.wake_pipe.wait(seconds)
+        woken = self.wake_pipe.wait(seconds)
         return {
-            "rung": rung,
+            "woken": woken,
             "seconds": time.monotonic() - start,
             "cpu_seconds": time.process_time() - cpu,
         }
@@ -79,7 +79,7 @@ class Puppet:
     def claim_soon(self) -> int:
         """Claims a slot, asleep until there is one."""
         while (index := self.claim()) is None:
-            assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
+            assert self.wake_pipe.wait(WAIT_SECONDS), "never woken"
         return index
 
     def write(self, tag: float) -> None:
@@ -93,7 +93,7 @@ class Puppet:
         for tag in range(first, first + count):
             while (slot := self.sink.claim(0)) is None:
                 sleeps += 1
-                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never woken"
             write(slot, tag)
         self.sink.close()
         return sleeps
@@ -127,7 +127,7 @@ class Puppet:
             elif self.source.closed:
                 return tags
             else:
-                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never woken"
 
     # -- inference -------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Puppet:
             elif self.server.closed:
                 return rows
             else:
-                assert self.wake_pipe.wait(WAIT_SECONDS), "never rung"
+                assert self.wake_pipe.wait(WAIT_SECONDS), "never woken"
 
     # -- parameters ------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Puppet:
 
 
 def main() -> None:
-    puppet = Puppet(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["gated"])
+    puppet = Puppet(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] == ["bridged"])
     for line in sys.stdin:
         call, arguments = json.loads(line)
         print(json.dumps(getattr(puppet, call)(**arguments)), flush=True)

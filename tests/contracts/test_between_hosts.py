@@ -134,14 +134,14 @@ def _check_passed_over(request_sender: _Asking, host: Host) -> None:
 
 
 class _Asking:
-    """A client with six lanes."""
+    """A client with six slots."""
 
     def __init__(self, spec: InferenceSpec, folder: Path) -> None:
         self._arena, self._wake_pipe = ShmArena(folder, "c0", bridged=True), WakePipe(folder, "c0")
         self._client = InferenceClient(spec, self._arena, 0)
 
     def rounds(self, count: int) -> None:
-        """Asks with all lanes and checks what is answered."""
+        """Asks with all slots and checks what is answered."""
         for number in range(count):
             self.ask(number)
             self.check_answers()
@@ -182,7 +182,7 @@ def test_weights_go_once_to_each_host_however_many_read_them_there() -> None:
             for index, wake_pipe in enumerate(wake_pipes):
                 reader = ParameterReader(spec, hosts[f"h{index}"].arena)
                 while reader.version < version:
-                    assert wake_pipe.wait(WAIT_SECONDS), "never rung"
+                    assert wake_pipe.wait(WAIT_SECONDS), "never woken"
                 assert (reader.snapshot().weights["w"] == version).all()
         sent = hosts["home"].counters()["sent_bytes"]
         assert sent < 3 * 3 * 8_000_000 * 1.05, "once for each host and version"
@@ -205,7 +205,7 @@ def test_a_host_that_joins_late_has_the_newest_weights_at_once() -> None:
         wake_pipe.close()
 
 
-def test_a_gate_that_is_replaced_costs_only_what_was_under_way() -> None:
+def test_a_bridge_that_is_replaced_costs_only_what_was_under_way() -> None:
     spec = sample_spec(slots=4)
     plan = BridgePlan(samples=(SampleRoute(spec=spec, policy=""),))
     with closing(Hosts(plan, right=("r0",), left=("w0",))) as hosts:
@@ -216,7 +216,7 @@ def test_a_gate_that_is_replaced_costs_only_what_was_under_way() -> None:
 
         def take() -> float:
             while (item := source.take()) is None:
-                assert wake_pipe.wait(WAIT_SECONDS), "never rung"
+                assert wake_pipe.wait(WAIT_SECONDS), "never woken"
             tag = float(item.trajectory.reward[0, 0])
             item.release()
             source.acknowledge(1)
@@ -242,7 +242,7 @@ def test_a_gate_that_is_replaced_costs_only_what_was_under_way() -> None:
         wake_pipe.close()
 
 
-def test_a_gate_ends_when_its_parent_does() -> None:
+def test_a_bridge_ends_when_its_parent_does() -> None:
     with closing(Hosts(BridgePlan(), only=())) as hosts:
         assert hosts["only"].finish() == 0
 

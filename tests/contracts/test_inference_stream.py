@@ -41,7 +41,7 @@ def ask(client: InferenceClient, slot: int, numbers: list[int]) -> None:
 
 
 def answer(server: InferenceServer, slots: list[int], version: int = 1) -> list[int]:
-    """Replies to taken lanes; returns the numbers that were asked."""
+    """Replies to taken slots; returns the numbers that were asked."""
     request, counts = server.gather(slots)
     check_request(request)
     numbers = request.obs["a"][:, 0]
@@ -97,7 +97,7 @@ def test_a_request_keeps_its_content_until_it_is_written_again(carrier: Carrier)
     check_reply(client, 0, [4, 7], version=2)
 
 
-def test_neighbouring_lanes_are_gathered_without_a_copy(local: Carrier) -> None:
+def test_neighbouring_slots_are_gathered_without_a_copy(local: Carrier) -> None:
     (client,), (server,) = open_all(inference_spec(slots_per_client=3), local)
 
     def gathered(*asked: int) -> InferenceRequest:
@@ -118,7 +118,7 @@ def test_neighbouring_lanes_are_gathered_without_a_copy(local: Carrier) -> None:
     assert gathered(0, 2) is apart
 
 
-def test_a_lane_has_one_open_request(carrier: Carrier) -> None:
+def test_a_slot_has_one_open_request(carrier: Carrier) -> None:
     (client,), _ = open_all(inference_spec(), carrier)
     ask(client, 0, [1])
     with pytest.raises(AssertionError, match="at most one open request"):
@@ -128,7 +128,7 @@ def test_a_lane_has_one_open_request(carrier: Carrier) -> None:
 @given(data=st.data(), name=st.sampled_from(["inline", "shm", "tcp"]))
 @hypothesis_settings(max_examples=40)
 def test_every_row_is_answered_once_whoever_asks_and_serves(data: st.DataObject, name: str) -> None:
-    """Packed and full lanes, alone and together, with any number of ends and any `max_rows`."""
+    """Packed and full slots, alone and together, with any number of ends and any `max_rows`."""
     spec = inference_spec(
         clients=tuple(f"c{i}" for i in range(data.draw(st.integers(1, 3)))),
         servers=tuple(f"s{i}" for i in range(data.draw(st.integers(1, 3)))),
@@ -137,10 +137,10 @@ def test_every_row_is_answered_once_whoever_asks_and_serves(data: st.DataObject,
     try:
         clients, servers = open_all(spec, carrier)
         asked: dict[tuple[int, int], list[int]] = {}
-        open_lanes = [(c, slot) for c in range(len(clients)) for slot in range(2)]
+        open_slots = [(c, slot) for c in range(len(clients)) for slot in range(2)]
         number, seen = 0, []
         for _ in range(data.draw(st.integers(1, 12))):
-            for place in data.draw(st.lists(st.sampled_from(open_lanes), unique=True)):
+            for place in data.draw(st.lists(st.sampled_from(open_slots), unique=True)):
                 if place not in asked:
                     count = data.draw(st.integers(1, 3))
                     asked[place] = list(range(number, number + count))
@@ -202,7 +202,7 @@ def test_a_dead_clients_request_is_withdrawn_and_its_reply_reaches_nobody(
     answer(server, taken)
     assert heir.poll() == [], "the late reply was meant for another"
     assert 5 in answer(server, server.poll())
-    assert heir.poll() == [0], "and of the other lane it never asked for anything"
+    assert heir.poll() == [0], "and of the other slot it never asked for anything"
     check_reply(heir, 0, [5])
 
 
@@ -240,16 +240,16 @@ def test_a_server_is_done_when_all_its_clients_have_left(carrier: Carrier) -> No
     assert server.closed
 
 
-def test_both_ends_ring_each_other(shm: ShmCarrier) -> None:
+def test_both_ends_wake_each_other(shm: ShmCarrier) -> None:
     (client,), (server,) = open_all(inference_spec(), shm)
-    client_bell, server_bell = shm.wake_pipe("c0"), shm.wake_pipe("s0")
+    client_wake_pipe, server_wake_pipe = shm.wake_pipe("c0"), shm.wake_pipe("s0")
     ask(client, 0, [1])
-    assert server_bell.wait(1)
+    assert server_wake_pipe.wait(1)
     answer(server, server.poll())
-    assert client_bell.wait(1)
+    assert client_wake_pipe.wait(1)
     client.close()
-    assert server_bell.wait(1)
-    for wake_pipe in (client_bell, server_bell):
+    assert server_wake_pipe.wait(1)
+    for wake_pipe in (client_wake_pipe, server_wake_pipe):
         wake_pipe.close()
 
 
@@ -258,7 +258,7 @@ def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCar
     clients, servers = open_all(spec, shm)
     wake_pipes = [shm.wake_pipe(name) for name in spec.servers]
 
-    def rung() -> list[bool]:
+    def woken() -> list[bool]:
         return [wake_pipe.wait(0) for wake_pipe in wake_pipes]
 
     def serve(server: InferenceServer) -> None:
@@ -266,23 +266,23 @@ def test_a_request_wakes_one_server_that_waits_its_own_before_others(shm: ShmCar
             answer(server, slots)
 
     ask(clients[0], 0, [1])
-    assert rung() == [True, True], "nobody is known to wait"
+    assert woken() == [True, True], "nobody is known to wait"
     for server in servers:
         serve(server)
     ask(clients[0], 1, [2])
-    assert rung() == [True, False]
+    assert woken() == [True, False]
     serve(servers[0])
     ask(clients[1], 0, [3])
-    assert rung() == [False, True]
+    assert woken() == [False, True]
     serve(servers[1])
     ask(clients[0], 0, [4])
-    assert rung() == [True, False]
+    assert woken() == [True, False]
     taken = servers[0].poll()
     ask(clients[0], 1, [5])
-    assert rung() == [False, True], "its own is at work"
+    assert woken() == [False, True], "its own is at work"
     more = servers[1].poll()
     ask(clients[1], 1, [6])
-    assert rung() == [True, True], "all are at work; whoever is done first takes it"
+    assert woken() == [True, True], "all are at work; whoever is done first takes it"
     assert answer(servers[1], more) == [5]
     assert answer(servers[1], servers[1].poll()) == [6]
     assert answer(servers[0], taken) == [4]
@@ -300,7 +300,7 @@ def test_a_server_that_does_not_look_is_not_waited_for(shm: ShmCarrier) -> None:
     ask(clients[0], 0, [1])
     ask(clients[2], 0, [2])
     assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, True], (
-        "its own was rung, and then the other"
+        "its own was woken, and then the other"
     )
     ask(clients[1], 0, [3])
     assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, True], (
@@ -324,19 +324,19 @@ def test_a_server_at_work_for_another_stream_is_left_alone(shm: ShmCarrier) -> N
     assert servers[0].poll() == [0], "what it had taken"
     assert servers[0].poll() == []
     ask(client, 1, [2])
-    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, False], "who left is not rung"
+    assert [wake_pipe.wait(0) for wake_pipe in wake_pipes] == [True, False], "who left is not woken"
     for wake_pipe in wake_pipes:
         wake_pipe.close()
 
 
-def test_what_a_dead_server_was_rung_for_reaches_another(shm: ShmCarrier) -> None:
+def test_what_a_dead_server_was_woken_for_reaches_another(shm: ShmCarrier) -> None:
     spec = inference_spec(servers=("s0", "s1"))
     (client,), (dies, lives) = open_all(spec, shm)
     wake_pipe = shm.wake_pipe("s1")
     for server in (dies, lives):
         assert server.poll() == []
     ask(client, 0, [1])
-    assert not wake_pipe.wait(0), "rung was the one that dies before it looks"
+    assert not wake_pipe.wait(0), "woken was the one that dies before it looks"
     assert reclaim_server(spec, shm.agent("s0"), 0) == 0
     assert wake_pipe.wait(0)
     assert answer(lives, lives.poll()) == [1]
@@ -371,7 +371,7 @@ def test_two_server_processes_share_the_work_of_two_clients(shm: ShmCarrier) -> 
         ask(clients[c], slot, [c, slot])
     rows = 0
     while left:
-        assert wake_pipe.wait(120), "never rung"
+        assert wake_pipe.wait(120), "never woken"
         for c, client in enumerate(clients):
             for slot in client.poll():
                 reply = client.take(slot)

@@ -111,7 +111,7 @@ def test_others_may_write_what_a_batch_lacks_with_the_weights_they_have(
     assert ends.take() == (1 + ahead, 4.0)
 
 
-def test_who_waits_for_newer_weights_is_rung_when_a_number_is_to_be_had_again(
+def test_who_waits_for_newer_weights_is_woken_when_a_number_is_to_be_had_again(
     shm: ShmCarrier,
 ) -> None:
     ends = Presence(timed_spec(max_policy_age=0), shm)

@@ -37,7 +37,7 @@ class Taking:
     def take(self) -> float:
         """The next item, once it has come."""
         while (item := self.source.take()) is None:
-            assert self._wake_pipe.wait(WAIT_SECONDS), "never rung"
+            assert self._wake_pipe.wait(WAIT_SECONDS), "never woken"
         tag = float(item.trajectory.reward[0, 0])
         item.release()
         return tag
@@ -124,14 +124,14 @@ def test_a_new_publisher_hears_which_versions_are_out_there() -> None:
 
         trainer = WakePipe(hosts["home"].folder, "r0")
         while home.newest_remote_version < 7:
-            assert trainer.wait(WAIT_SECONDS), "never rung"
+            assert trainer.wait(WAIT_SECONDS), "never woken"
         # Older ones are not taken; the next one is.
         again = ParameterWriter(WEIGHTS, hosts["home"].arena)
         for version in (5, 8):
             again.publish(Snapshot(version, {"w": np.full(8, version, np.float32)}))
             hosts["home"].arena.wake("bridge")
         while far.version == 7:
-            assert wake_pipe.wait(WAIT_SECONDS), "never rung"
+            assert wake_pipe.wait(WAIT_SECONDS), "never woken"
         assert far.version == 8
         wake_pipe.close()
         trainer.close()
@@ -154,7 +154,7 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         )
         while not gpu.here:
             wake_pipe.wait(0.02)
-        # No weights come to the owner; it lends all the same, and writers wait for theirs.
+        # No weights come to the owner; it grants slots all the same, and writers wait for theirs.
         writer = hosts["far"].puppet("w0")
         writer("open_sink", spec=plain(up), writer=0)
         writer("claim_soon")

@@ -148,7 +148,7 @@ def _has(reader: ParameterReader, version: int) -> bool:
 def _serve(
     client: InferenceClient, server: InferenceServer, version: int, answered: set[int]
 ) -> bool:
-    """Answers what has come; whether both lanes have their replies."""
+    """Answers what has come; whether both slots have their replies."""
     if slots := server.poll():
         answer(server, slots, version)
     for slot in client.poll():

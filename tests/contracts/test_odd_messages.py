@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hosts import TcpCarrier
 from hypothesis import HealthCheck, given, settings
-from odd import Gates, Head
+from odd import Bridges, Head
 from test_unknown_peers import Run
 
 from srl.bridge.messages import PresenceReport, RankNumbers, ReplyBatch
@@ -27,8 +27,8 @@ OPTIONS = settings(
 
 
 @pytest.fixture
-def bridges() -> Iterator[Gates]:
-    with closing(Gates()) as made:
+def bridges() -> Iterator[Bridges]:
+    with closing(Bridges()) as made:
         yield made
 
 
@@ -37,7 +37,7 @@ def head(tmp_path: Path) -> Head:
     return Head(tmp_path)
 
 
-def test_a_gate_goes_on_whatever_it_hears(bridges: Gates) -> None:
+def test_a_bridge_goes_on_whatever_it_hears(bridges: Bridges) -> None:
     OPTIONS(given(bridges.said)(bridges.hear))()
     assert bridges.rejected > 0, "what did not fit was counted"
 
@@ -48,7 +48,7 @@ def test_the_head_goes_on_whatever_it_hears(head: Head) -> None:
 
 
 HUGE = 2**63 - 1
-TO_GATES = {
+TO_BRIDGES = {
     "a version": ReplyBatch(0, [0], [3], [1], [2**64 - 1]),
     "the version of a host's weights": PresenceReport(versions={0: 2**64 - 1}),
     "a version from which nothing can count on": PresenceReport(versions={0: HUGE}),
@@ -62,9 +62,9 @@ TO_GATES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", TO_GATES.values(), ids=TO_GATES.keys())
-def test_numbers_that_memory_cannot_hold_are_rejected_by_gates(
-    bridges: Gates, said: object
+@pytest.mark.parametrize("said", TO_BRIDGES.values(), ids=TO_BRIDGES.keys())
+def test_numbers_that_memory_cannot_hold_are_rejected_by_bridges(
+    bridges: Bridges, said: object
 ) -> None:
     before = bridges.rejected
     bridges.hear((msgspec.msgpack.Decoder().decode(msgspec.msgpack.encode(said)), []))

@@ -46,7 +46,7 @@ def test_a_snapshot_is_a_copy(carrier: Carrier) -> None:
     assert (snapshot.weights["w"] == 1).all()
 
 
-def test_publishing_rings_those_who_follow(shm: ShmCarrier) -> None:
+def test_publishing_wakes_those_who_follow(shm: ShmCarrier) -> None:
     spec = ParameterSpec(policy="p", shapes=SHAPES, readers=("a", "b"))
     wake_pipes = [shm.wake_pipe(name) for name in spec.readers]
     writer = ParameterWriter(spec, shm.open("writer"))

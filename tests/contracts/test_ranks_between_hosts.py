@@ -42,7 +42,7 @@ class Rank:
             and (ready < 0 or trainers.all_ready(trainers.epoch, ready))
             and trainers.epoch >= epoch
         ):
-            assert self._wake_pipe.wait(WAIT_SECONDS), "never rung"
+            assert self._wake_pipe.wait(WAIT_SECONDS), "never woken"
 
     def close(self) -> None:
         self._wake_pipe.close()
@@ -120,6 +120,6 @@ def test_nobody_speaks_for_a_trainer_of_another_host(hosts: Hosts, ranks: list[R
     ranks[2].trainers.announce(2, 0, 9, BATCH)
     ranks[2].wake()
     while ranks[0].trainers.row(2) != ranks[2].trainers.row(2):
-        assert ranks[0]._wake_pipe.wait(WAIT_SECONDS), "never rung"
+        assert ranks[0]._wake_pipe.wait(WAIT_SECONDS), "never woken"
     assert not ranks[0].trainers.all_ready(0, 9)
     assert ranks[0].trainers.row(0)[1] == 0

@@ -9,27 +9,27 @@ from srl.streams.sample import SampleSink, SampleSource, create_sample
 from srl.streams.sample_accounting import account
 
 
-def test_a_borrower_that_becomes_the_owner_numbers_what_is_being_written_anew(
+def test_a_writers_host_that_becomes_the_owner_numbers_what_is_being_written_anew(
     shm: ShmCarrier,
 ) -> None:
     """One slot is being written, one committed for the old owner, one granted and not begun."""
     spec = sample_spec(slots=4, writers=("w0", "w1", "w2"), max_policy_age=9)
     create_sample(spec, shm.open("agent"), granted=True)
-    borrower = GrantedStream(spec, shm.open("bridge"))
+    granted_stream = GrantedStream(spec, shm.open("bridge"))
     sinks = [SampleSink(spec, shm.open(f"w{i}"), i) for i in range(3)]
     wake_pipe = shm.wake_pipe("w2")
     assert [sink.claim(0) for sink in sinks] == [None] * 3
     for writer, ticket in ((0, 57), (1, 58), (2, 59)):
-        assert borrower.accept(writer, ticket) is not None
+        assert granted_stream.accept(writer, ticket) is not None
     writing, committed = sinks[0].claim(99), sinks[1].claim(99)
     assert writing is not None
     assert committed is not None
     write(committed, 58.0)
     wake_pipe.clear()
 
-    borrower.take_over(newest_version=5)
+    granted_stream.take_over(newest_version=5)
 
-    assert borrower.memory.base_version[0] == 5, "what comes next is for newer weights than these"
+    assert granted_stream.memory.base_version[0] == 5, "next come newer weights"
     assert wake_pipe.wait(0.0), "who waited for the old owner looks anew"
     source = SampleSource(spec, shm.open("r0"), 0)
     assert source.take() is None, "what was for the old owner is gone with its numbers"

@@ -130,7 +130,7 @@ def test_later_items_stand_in_for_lost_tickets_that_nobody_has_room_for(local: C
     assert dropped(accounts) == {"reader died": 2}
 
 
-def test_who_waits_is_rung_when_a_later_item_stands_in(shm: ShmCarrier) -> None:
+def test_who_waits_is_woken_when_a_later_item_stands_in(shm: ShmCarrier) -> None:
     spec = ordered_spec(slots=2, max_policy_age=1)
     sink, dies = open_ends(spec, shm)
     put(sink, 0, 2)

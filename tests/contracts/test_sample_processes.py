@@ -52,7 +52,7 @@ def test_a_writer_killed_in_mid_fragment_costs_only_its_fragment(shm: ShmCarrier
     assert lives("claim") is None, "both slots are in use"
     dies.kill()
     assert reclaim_writer(spec, arena, 0) == 1
-    assert lives("wait", seconds=5)["rung"], "whoever waits for a slot is woken"
+    assert lives("wait", seconds=5)["woken"], "whoever waits for a slot is woken"
     assert lives("claim") == held
     lives("fill", tag=1.0)
     lives("commit")
@@ -178,7 +178,7 @@ def test_looking_again_when_nothing_is_ready_takes_no_lock(shm: ShmCarrier) -> N
     holder.kill()
 
 
-def test_a_reader_that_looks_often_is_rung_for_every_item(shm: ShmCarrier) -> None:
+def test_a_reader_that_looks_often_is_woken_for_every_item(shm: ShmCarrier) -> None:
     """However its looks fall between the steps of a commit, it never sleeps on something ready."""
     spec = sample_spec(slots=1)
     create_sample(spec, shm.open("controller"))
@@ -209,7 +209,7 @@ while True:
 def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -> None:
     spec = sample_spec(writers=("w",) * 2000, slots=1)
     create_sample(spec, shm.open("controller"), granted=True)
-    lender = GrantedStream(spec, shm.open("bridge"))
+    granted = GrantedStream(spec, shm.open("bridge"))
     arguments = [str(shm.folder), plain(spec)]
     with subprocess.Popen(
         [sys.executable, "-c", FLICKER, *arguments], stdout=subprocess.PIPE
@@ -217,7 +217,7 @@ def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == b"ready\n"
-            counts = {len(lender.waiting_writers_here()) for _ in range(20_000)}
+            counts = {len(granted.waiting_writers_here()) for _ in range(20_000)}
         finally:
             other.kill()
     assert len(counts) > 1, "it did change meanwhile"

@@ -80,27 +80,27 @@ def test_a_full_stream_makes_writers_wait_until_a_slot_is_released(carrier: Carr
     assert claim(sink, 0) is not None
 
 
-def test_writers_and_readers_are_rung_when_they_may_go_on(shm: ShmCarrier) -> None:
+def test_writers_and_readers_are_woken_when_they_may_go_on(shm: ShmCarrier) -> None:
     (sink,), (source,) = open_all(sample_spec(slots=1), shm)
-    writer_bell, reader_bell = shm.wake_pipe("w0"), shm.wake_pipe("r0")
+    writer_wake_pipe, reader_wake_pipe = shm.wake_pipe("w0"), shm.wake_pipe("r0")
     assert source.take() is None
-    assert not reader_bell.wait(0)
+    assert not reader_wake_pipe.wait(0)
     slot = claim(sink, 0)
     assert slot is not None
     write(slot, 1.0)
-    assert reader_bell.wait(1), "a reader that found nothing is rung by the commit"
+    assert reader_wake_pipe.wait(1), "a reader that found nothing is woken by the commit"
     item = source.take()
     assert item is not None
     assert claim(sink, 0) is None
-    assert not writer_bell.wait(0)
+    assert not writer_wake_pipe.wait(0)
     item.release()
-    assert writer_bell.wait(1), "a writer that found no room is rung by the release"
+    assert writer_wake_pipe.wait(1), "a writer that found no room is woken by the release"
     # Nobody waits now, so nobody is woken for nothing.
     slot = claim(sink, 0)
     assert slot is not None
     write(slot, 2.0)
-    assert not reader_bell.wait(0)
-    for wake_pipe in (writer_bell, reader_bell):
+    assert not reader_wake_pipe.wait(0)
+    for wake_pipe in (writer_wake_pipe, reader_wake_pipe):
         wake_pipe.close()
 
 
@@ -339,14 +339,14 @@ def test_a_gap_that_nobody_will_fill_does_not_hide_what_follows(carrier: Carrier
     assert source.closed
 
 
-def test_closing_rings_the_other_side(shm: ShmCarrier) -> None:
+def test_closing_wakes_the_other_side(shm: ShmCarrier) -> None:
     (sink,), (source,) = open_all(sample_spec(), shm)
-    writer_bell, reader_bell = shm.wake_pipe("w0"), shm.wake_pipe("r0")
+    writer_wake_pipe, reader_wake_pipe = shm.wake_pipe("w0"), shm.wake_pipe("r0")
     sink.close()
-    assert reader_bell.wait(1)
+    assert reader_wake_pipe.wait(1)
     source.close()
-    assert writer_bell.wait(1)
-    for wake_pipe in (writer_bell, reader_bell):
+    assert writer_wake_pipe.wait(1)
+    for wake_pipe in (writer_wake_pipe, reader_wake_pipe):
         wake_pipe.close()
 
 

@@ -106,14 +106,14 @@ def test_strangers_cost_the_run_nothing(run: Run, caplog: pytest.LogCaptureFixtu
 
 
 ODD = {
-    "a lane that is not": RequestBatch(0, [99], [1], [1]),
+    "a slot that is not": RequestBatch(0, [99], [1], [1]),
     "a stream that is not": RequestBatch(7, [0], [1], [1]),
     "rows that are not": RequestBatch(0, [0], [100], [1]),
-    "the same lane twice": RequestBatch(0, [0, 0], [1, 1], [1, 2]),
+    "the same slot twice": RequestBatch(0, [0, 0], [1, 1], [1, 2]),
     "a body that is not": RequestBatch(0, [0], [3], [1 << 40]),
     "a reply that nobody waits for": ReplyBatch(0, [0], [3], [9], [1]),
-    "a fragment of no loan": Fragment(0, 12345, FragmentInfo(5, 1), True),
-    "a return of no loan": SlotReturned(0, 12345, True),
+    "a fragment of no lease": Fragment(0, 12345, FragmentInfo(5, 1), True),
+    "a return of no lease": SlotReturned(0, 12345, True),
     "a writer that is not": SlotRequest(0, [44]),
     "a grant from one who owns nothing": SlotGrant(0, 0, 1, 99),
     "weights from one who trains nothing": WeightsChunk(0, 50, 0),
@@ -160,7 +160,7 @@ def test_a_friends_messages_played_again_change_nothing(
     assert run.right.bridge.counters.get("stale") > 4
 
 
-def test_a_gate_hears_only_hosts_of_the_address_book(run: Run) -> None:
+def test_a_bridge_hears_only_hosts_of_the_address_book(run: Run) -> None:
     run.works()
     book = run.right.bridge.messenger.peers
     run.right.bridge.follow(msgspec.structs.replace(book, peers=(book.me,)))

@@ -42,7 +42,7 @@ def test_a_slow_reader_makes_writers_elsewhere_wait_for_slots(carrier: TcpCarrie
     assert 3e9 <= counters.reported()["wait_slots_ns"] - before < 10e9
 
 
-def test_a_slow_server_makes_lanes_elsewhere_wait_for_replies(carrier: TcpCarrier) -> None:
+def test_a_slow_server_makes_clients_elsewhere_wait_for_replies(carrier: TcpCarrier) -> None:
     spec = inference_spec()
     carrier.create(spec)
     client = InferenceClient(spec, carrier.open("c0"), 0)

@@ -187,7 +187,7 @@ def test_who_joins_late_has_the_newest_at_once(run: Run) -> None:
     assert run.sent_by("home") == 2, "others passed them on"
 
 
-def test_a_host_whose_gate_is_not_up_is_nobodys_way(run: Run) -> None:
+def test_a_host_whose_bridge_is_not_up_is_nobodys_way(run: Run) -> None:
     run.tell()
     bare = tuple(
         peer if peer.host != "h0" else type(peer)(host="h0", processes=peer.processes)

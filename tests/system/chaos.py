@@ -108,7 +108,7 @@ class Chaos:
         workers = self._training.workers()
         numbers = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)
         if self.hosts and self._random.random() < HOSTS_SHARE:
-            workers, numbers = gates_and_agents(self._training), (signal.SIGKILL,) * 3
+            workers, numbers = bridges_and_agents(self._training), (signal.SIGKILL,) * 3
         if not workers:
             return
         name = self._random.choice(sorted(workers))
@@ -118,7 +118,7 @@ class Chaos:
             self.done.append(f"{number.name} {name}")
 
 
-def gates_and_agents(training: Training) -> dict[str, psutil.Process]:
+def bridges_and_agents(training: Training) -> dict[str, psutil.Process]:
     """What joins the hosts of a run on this machine: `bridge-HOST` and `agent-HOST`."""
     agents, bridges, found = {}, [], {}
     for child in training.seen.values():

@@ -22,7 +22,7 @@ Start = Callable[..., Training]
 SPREAD = ("--layout", "remote", "--set", "hosts={a: [actor], b: [actor], c: [policy]}")
 
 
-def gate_of(parent: psutil.Process) -> psutil.Process:
+def bridge_of(parent: psutil.Process) -> psutil.Process:
     """The bridge that the head, or an agent, has started."""
 
     def find() -> psutil.Process | None:
@@ -35,7 +35,7 @@ def gate_of(parent: psutil.Process) -> psutil.Process:
 
 
 @pytest.mark.parametrize("layout", [SPREAD, APART], ids=["spread", "trainers apart"])
-def test_a_gate_that_is_killed_is_replaced_and_nobody_else_is(
+def test_a_bridge_that_is_killed_is_replaced_and_nobody_else_is(
     layout: tuple[str, ...], start: Start, shm: Path
 ) -> None:
     versions = Versions(shm)
@@ -50,11 +50,11 @@ def test_a_gate_that_is_killed_is_replaced_and_nobody_else_is(
     for host in ("home", *before):
         head = psutil.Process(training.process.pid)
         parent = head if host == "home" else agents(training)[host]
-        bridge = gate_of(parent)
+        bridge = bridge_of(parent)
         bridge.kill()
         wait_for(lambda bridge=bridge: not bridge.is_running(), "the bridge's end")
         training.wait_for_updates(5)
-        assert gate_of(parent).pid != bridge.pid
+        assert bridge_of(parent).pid != bridge.pid
 
     assert {name: worker.pid for name, worker in training.workers().items()} == pids
     assert {name: agent.pid for name, agent in agents(training).items()} == before

@@ -41,7 +41,7 @@ while True:
 """Holds 800 connections to some ports, and dials anew when one is cut."""
 
 
-def gate_ports(launcher: psutil.Process) -> list[int]:
+def bridge_ports(launcher: psutil.Process) -> list[int]:
     """Where a launcher's own bridge listens."""
     return [
         connection.laddr.port
@@ -63,7 +63,7 @@ def test_a_run_with_few_descriptors_goes_on_and_ends_well(tmp_path: Path, shm: P
     try:
         wait_for((run_dir / "head.json").exists, "a head")
         launcher = psutil.Process(training.process.pid)
-        (bridge,) = wait_for(lambda: gate_ports(launcher), "a bridge")
+        (bridge,) = wait_for(lambda: bridge_ports(launcher), "a bridge")
         head = json.loads((run_dir / "head.json").read_text())["address"].rpartition(":")[2]
         command = [sys.executable, "-c", HOLD, head, str(bridge)]
         stranger = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from chaos import gates_and_agents
+from chaos import bridges_and_agents
 from harness import LIMIT_SECONDS, SMALL, Training, checkpoints, read_summary, started_by, wait_for
 from test_worker_deaths import assert_books_add_up, replaced
 
@@ -126,17 +126,17 @@ def test_agents_and_their_workers_may_die_stop_and_come_back(start: Start, shm: 
     assert list(shm.iterdir()) == []
 
 
-def test_gates_and_agents_that_are_stopped_are_replaced(start: Start, shm: Path) -> None:
+def test_bridges_and_agents_that_are_stopped_are_replaced(start: Start, shm: Path) -> None:
     training = start("CartPole-v1", "--layout", "remote", "--steps", "1e9", *SMALL)
     training.wait_for_updates(2)
     for name in ("bridge-home", "bridge-host-1", "agent-host-2"):
-        pid = gates_and_agents(training)[name].pid
+        pid = bridges_and_agents(training)[name].pid
         os.kill(pid, signal.SIGSTOP)
 
         def is_new(name: str = name, pid: int = pid) -> bool:
             training.check_running()
             training.workers()
-            found = gates_and_agents(training).get(name)
+            found = bridges_and_agents(training).get(name)
             return found is not None and found.pid != pid
 
         wait_for(is_new, f"a new {name}: {log_of(training)}")

@@ -255,9 +255,9 @@ def test_a_heap_arena_gives_back_what_it_saved() -> None:
 # -- hosts ---------------------------------------------------------------------------------------
 
 
-def test_a_ring_for_a_process_elsewhere_rings_the_gate(folder: RunFolder) -> None:
+def test_a_wake_for_a_process_elsewhere_wakes_the_bridge(folder: RunFolder) -> None:
     make_wake_pipe(folder.path, "here")
-    arena = ShmArena(folder.path, "ringer", bridged=True)
+    arena = ShmArena(folder.path, "waker", bridged=True)
     here, bridge = WakePipe(folder.path, "here"), WakePipe(folder.path, "bridge")
     arena.wake("elsewhere", "elsewhere-too")
     assert bridge.clear()
@@ -270,8 +270,8 @@ def test_a_ring_for_a_process_elsewhere_rings_the_gate(folder: RunFolder) -> Non
         closing.close()
 
 
-def test_when_placement_changes_rings_go_to_the_new_place(folder: RunFolder) -> None:
-    arena, bridge = ShmArena(folder.path, "ringer", bridged=True), WakePipe(folder.path, "bridge")
+def test_when_placement_changes_wakes_go_to_the_new_place(folder: RunFolder) -> None:
+    arena, bridge = ShmArena(folder.path, "waker", bridged=True), WakePipe(folder.path, "bridge")
     arena.wake("mover")
     assert bridge.clear()
     make_wake_pipe(folder.path, "mover")
@@ -306,7 +306,7 @@ def test_a_lazy_region_takes_memory_as_it_is_written(folder: RunFolder) -> None:
     assert region[:101].sum() == 100
 
 
-def test_a_bell_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
+def test_a_wake_pipe_can_be_waited_for_with_other_things(folder: RunFolder) -> None:
     wake_pipe, arena = WakePipe(folder.path, "a"), ShmArena(folder.path, "b")
     assert not select.select([wake_pipe], [], [], 0)[0]
     assert not wake_pipe.clear()
@@ -336,7 +336,7 @@ def test_who_may_not_wait_long_for_a_lock_is_told_and_gets_it_later(folder: RunF
     holder.close()
 
 
-def test_a_ring_makes_no_bell_for_who_has_just_left(
+def test_a_wake_makes_no_wake_pipe_for_who_has_just_left(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bump_placement(folder.path)

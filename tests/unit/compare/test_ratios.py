@@ -13,7 +13,7 @@ def record(contender: str, number: int, speed: float | None, **more: float) -> d
         "round": number,
         "ok": speed is not None,
         "reason": "" if speed else "timed out",
-        "tail": [] if speed else ["last words"],
+        "tail": [] if speed else ["last lines"],
         "result": {"steps_per_second": speed, "layout": {"vec": "x"}, **more} if speed else None,
     }
 
@@ -55,7 +55,7 @@ def test_the_table_leaves_nobody_out() -> None:
     assert "| broken | failed | - | 0 of 3 | not known | - |" in text
     assert "policy age of ours: 0.90 (0.50-1.00)" in text
     assert "share of the limit of ours: 0.80 (0.70-0.90)" in text
-    assert "round 2, fast failed (timed out): `last words`" in text
+    assert "round 2, fast failed (timed out): `last lines`" in text
 
 
 def test_no_numbers_have_no_spread() -> None:

@@ -166,7 +166,7 @@ def test_aec_time_limit_truncates_everyone_in_the_game() -> None:
     assert stacked(played, "team", "is_first")[2].all()
 
 
-def test_lanes_must_cover_the_agents() -> None:
+def test_agent_batches_must_cover_the_agents() -> None:
     for policy_agents, text in [
         ({"a": ("early", "steady")}, "late"),
         ({"a": AGENTS, "b": ("late",)}, "'a' and 'b'"),

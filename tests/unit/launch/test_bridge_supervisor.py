@@ -29,7 +29,7 @@ class Told:
 
 
 @pytest.mark.parametrize(("port", "address"), [(0, "*"), (5556, "5556")])
-def test_a_gate_listens_at_the_port_that_it_is_told_and_so_does_its_successor(
+def test_a_bridge_listens_at_the_port_that_it_is_told_and_so_does_its_successor(
     port: int, address: str
 ) -> None:
     wanted = assemble("CartPole-v1", layout="shared")
@@ -46,7 +46,7 @@ def test_a_gate_listens_at_the_port_that_it_is_told_and_so_does_its_successor(
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_a_gate_packs_pixels_if_the_experiment_says_so(packs: bool) -> None:
+def test_a_bridge_packs_pixels_if_the_experiment_says_so(packs: bool) -> None:
     wanted = override(assemble("CartPole-v1", layout="shared"), {"pack_pixels": packs})
     plan, _ = make_plan(resolve_settings(wanted, 2, "cpu"), probe(wanted.env), "cpu")
     folder, told = RunFolder(), Told()

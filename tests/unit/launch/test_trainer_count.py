@@ -53,7 +53,7 @@ def test_each_trainer_has_a_stream_and_the_first_one_writes_checkpoints() -> Non
         assert (stream.spec.fragments_per_batch, stream.spec.slots) == (2, 4)
 
 
-def test_actors_are_divided_lane_by_lane() -> None:
+def test_actors_are_divided_batch_by_batch() -> None:
     made = plan(trainers=4)
     writers = {name: stream.writers for name, stream in made.samples.items()}
     assert writers == {

@@ -97,7 +97,7 @@ def test_a_message_that_claims_to_be_huge_costs_nothing() -> None:
         ["want", "0", [0]], ["want", 1 << 63, [0]], ["request", 0, [0] * 5000, [1], [1]],
     ],
 )  # fmt: skip
-def test_headers_that_no_gate_would_send_are_refused(header: list[object]) -> None:
+def test_headers_that_no_bridge_would_send_are_refused(header: list[object]) -> None:
     with pytest.raises(SpecError, match="expected a header"):
         FRAMING.decode([memoryview(msgspec.msgpack.encode([header, []]))])
 

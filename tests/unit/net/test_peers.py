@@ -48,7 +48,7 @@ def test_a_book_travels_through_a_file(tmp_path: Path) -> None:
         read_peers(tmp_path)
 
 
-def test_a_gate_says_where_it_listens(tmp_path: Path) -> None:
+def test_a_bridge_says_where_it_listens(tmp_path: Path) -> None:
     assert read_bridge_endpoint(tmp_path) is None
     up = BridgeEndpoint(address="tcp://127.0.0.1:4", public_key="k", incarnation=1)
     write_bridge_endpoint(tmp_path, up)

@@ -84,8 +84,8 @@ class Asked:
 
 
 @dataclass
-class LaneRecord:
-    """All that happened to one lane, from the outside."""
+class BatchRecord:
+    """All that happened to one agent batch, from the outside."""
 
     ticks: list[EnvStep] = field(default_factory=list)
     asked: dict[int, Asked] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class LaneRecord:
 class RecordingGroup:
     """An environment group that keeps a copy of everything it shows."""
 
-    def __init__(self, envs: EnvGroup, records: dict[str, LaneRecord]) -> None:
+    def __init__(self, envs: EnvGroup, records: dict[str, BatchRecord]) -> None:
         self._envs = envs
         self._records = records
         self.num_envs = envs.num_envs
@@ -140,7 +140,7 @@ class BackgroundRecordingGroup(RecordingGroup):
     """
 
     def __init__(
-        self, envs: EnvGroup, records: dict[str, LaneRecord], calls: list[tuple[str, int]]
+        self, envs: EnvGroup, records: dict[str, BatchRecord], calls: list[tuple[str, int]]
     ) -> None:
         super().__init__(envs, records)
         self._calls = calls
@@ -171,7 +171,7 @@ class Play:
         self._next_id = 0
         config = EnvConfig(id=setup.env, args=setup.env_args)
         self.records = [
-            {policy: LaneRecord() for policy in setup.policy_agents}
+            {policy: BatchRecord() for policy in setup.policy_agents}
             for _ in range(setup.num_groups)
         ]
         groups = [
@@ -194,7 +194,7 @@ class Play:
             [
                 Group(
                     self._recording(envs, index),  # type: ignore[arg-type]
-                    [self._lane(index, policy, several) for policy in setup.policy_agents],
+                    [self._agent_batch(index, policy, several) for policy in setup.policy_agents],
                     seed=setup.seed + 100 * index,
                 )
                 for index, envs in enumerate(groups)
@@ -272,7 +272,7 @@ class Play:
         )
         return msgspec.structs.replace(agent, obs=obs)
 
-    def _lane(self, index: int, policy: str, several: bool) -> AgentBatch:
+    def _agent_batch(self, index: int, policy: str, several: bool) -> AgentBatch:
         agents = self.setup.policy_agents[policy]
         return AgentBatch(
             index=index,
@@ -290,7 +290,7 @@ class Play:
     # -- running -----------------------------------------------------------------------------------
 
     def run(self, fragments: int) -> None:
-        """Until every lane has written so many fragments."""
+        """Until every agent batch has written so many fragments."""
         for _ in range(100_000):
             result = self.actor.step()
             served = [self._serve(policy) for policy in self.setup.policy_agents]
@@ -371,7 +371,7 @@ class Play:
                 self.writers[policy].publish(Snapshot(self.versions[policy], {"w": np.zeros(1)}))
         return got
 
-    def _record_of(self, policy: str, trajectory: Trajectory, length: int) -> LaneRecord:
+    def _record_of(self, policy: str, trajectory: Trajectory, length: int) -> BatchRecord:
         if self.setup.num_groups == 1:
             return self.records[0][policy]
         asked = trajectory.policy_version[:length] >= 0

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from scripted import LaneRecord, Play, Setup
+from scripted import BatchRecord, Play, Setup
 
 from srl.arena.arena import HeapArena
 from srl.arena.shm import RunFolder, ShmArena
@@ -150,7 +150,7 @@ def check_all(play: Play) -> None:
             check_policy_states(record)
 
 
-def check_sequence(setup: Setup, record: LaneRecord) -> None:
+def check_sequence(setup: Setup, record: BatchRecord) -> None:
     """A fragment says whether it goes on where the last one of its agent batch ended."""
     assert len({info.origin for info in record.infos}) <= 1
     for number, (before, after) in enumerate(pairwise(record.infos)):
@@ -174,7 +174,7 @@ def check_flags(fragment: Trajectory, length: int) -> None:
         assert_same(final[ticks[:-1], row], first[ticks[1:], row])
 
 
-def check_asked(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
+def check_asked(setup: Setup, record: BatchRecord, fragment: Trajectory, length: int) -> None:
     """What was done was asked for, and so was the worth of what was cut short."""
     asked = fragment.policy_version[:length] >= 0
     assert asked[fragment.acted[:length]].all()
@@ -191,7 +191,7 @@ def check_asked(setup: Setup, record: LaneRecord, fragment: Trajectory, length: 
                 assert_same(stored[t, row], seen)
 
 
-def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
+def check_states(setup: Setup, record: BatchRecord, fragment: Trajectory, length: int) -> None:
     """The state at the start of every chunk is the one that was fed in there."""
     stored = fragment.policy_state["h"]
     assert len(stored) == -(-setup.capacity // setup.state_every)
@@ -216,7 +216,7 @@ def check_states(setup: Setup, record: LaneRecord, fragment: Trajectory, length:
             assert_same(stored[chunk, row], entry.fed)
 
 
-def check_stacks(setup: Setup, record: LaneRecord, fragment: Trajectory, length: int) -> None:
+def check_stacks(setup: Setup, record: BatchRecord, fragment: Trajectory, length: int) -> None:
     """Frames are stored once, and put together again they are what the policy saw."""
     if setup.stack == 1:
         return
@@ -266,7 +266,7 @@ def cuts(setup: Setup, fragment: Trajectory, length: int) -> bool:
     return setup.cut == "episode" and bool(final.any() and (final | ~fragment.alive[t]).all())
 
 
-def check_actions_and_rewards(play: Play, record: LaneRecord) -> None:
+def check_actions_and_rewards(play: Play, record: BatchRecord) -> None:
     """Every action is in exactly one fragment's loss, with all that it earned."""
     setup = play.setup
     rows = record.ticks[0].turn.size
@@ -285,7 +285,7 @@ def check_actions_and_rewards(play: Play, record: LaneRecord) -> None:
         assert len(seen) >= len(waiting) - 1 - len(record.fragments) * (setup.cut == "episode")
 
 
-def earned(record: LaneRecord, row: int) -> list[tuple[int, float]]:
+def earned(record: BatchRecord, row: int) -> list[tuple[int, float]]:
     """From the outside: each action's id, and the rewards until the row's next one."""
     ids = {(asked.tick, asked.row): number for number, asked in record.asked.items()}
     found: list[list[float]] = []
@@ -303,7 +303,7 @@ def earned(record: LaneRecord, row: int) -> list[tuple[int, float]]:
     return [(int(number), reward) for number, reward in found]
 
 
-def check_sum_of_rewards(play: Play, group: int, policy: str, record: LaneRecord) -> None:
+def check_sum_of_rewards(play: Play, group: int, policy: str, record: BatchRecord) -> None:
     """What the environments paid for actions is what comes out, fragments and open one together."""
     setup = play.setup
     out = sum(
@@ -325,7 +325,7 @@ def check_sum_of_rewards(play: Play, group: int, policy: str, record: LaneRecord
         assert paid == sum(float(step.reward.sum()) for step in record.ticks)
 
 
-def check_ticks(play: Play, record: LaneRecord) -> None:
+def check_ticks(play: Play, record: BatchRecord) -> None:
     """Tick for tick, a fragment holds what the environments showed."""
     setup, turn_based = play.setup, play.env_spec.turn_based
     start = 0
@@ -360,7 +360,7 @@ def check_ticks(play: Play, record: LaneRecord) -> None:
             assert length == setup.capacity
 
 
-def check_policy_states(record: LaneRecord) -> None:
+def check_policy_states(record: BatchRecord) -> None:
     """A row is fed what its last answer returned, and nothing of the episode before."""
     for row in range(record.ticks[0].turn.size):
         last: np.ndarray | None = None
