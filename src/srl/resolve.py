@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,23 @@ def path_of(thing: Any) -> str:
     return f"{source or module}:{name}"
 
 
-def class_with(config: object, base: str, where: str) -> str:
+def owner_of(
+    config: object, configs: Mapping[str, str], owners: Mapping[str, str], base: str, where: str
+) -> str:
+    """The short name or import path of the class that a settings object belongs to.
+
+    `configs` and `owners` are the import paths of settings classes and of their owners, by short
+    name. `base` is the base class of all owners.
+    """
+    own = f"{type(config).__module__}:{type(config).__qualname__}"
+    for name, path in configs.items():
+        if path == own:
+            return name
+    found = _class_with(config, base, where)
+    return next((name for name, path in owners.items() if path == found), found)
+
+
+def _class_with(config: object, base: str, where: str) -> str:
     """The import path of the class that a settings object belongs to.
 
     It is the imported subclass of `base` (`module:Class`) whose own `Config` is the object's class.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
-from srl.resolve import class_with, resolve
+from srl.resolve import owner_of, resolve
 
 if TYPE_CHECKING:
     from srl.algorithms.config import AlgorithmConfig
@@ -49,9 +49,4 @@ def algorithm_config(name: str) -> type[AlgorithmConfig]:
 
 def algorithm_of(config: object, where: str) -> str:
     """The short name or import path of the algorithm that a settings object belongs to."""
-    own = f"{type(config).__module__}:{type(config).__qualname__}"
-    for name, path in _CONFIGS.items():
-        if path == own:
-            return name
-    found = class_with(config, "srl.algorithms.protocol:Algorithm", where)
-    return next((name for name, path in ALGORITHMS.items() if path == found), found)
+    return owner_of(config, _CONFIGS, ALGORITHMS, "srl.algorithms.protocol:Algorithm", where)

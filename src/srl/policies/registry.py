@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from srl.errors import ConfigError, nearest
-from srl.resolve import class_with, resolve
+from srl.resolve import owner_of, resolve
 
 if TYPE_CHECKING:
     from srl.policies.protocol import Policy
@@ -45,9 +45,4 @@ def policy_config(name: str) -> type:
 
 def policy_of(config: object, where: str) -> str:
     """The short name or import path of the policy class that a settings object belongs to."""
-    own = f"{type(config).__module__}:{type(config).__qualname__}"
-    for name, path in _CONFIGS.items():
-        if path == own:
-            return name
-    found = class_with(config, "srl.policies.protocol:Policy", where)
-    return next((name for name, path in POLICIES.items() if path == found), found)
+    return owner_of(config, _CONFIGS, POLICIES, "srl.policies.protocol:Policy", where)
