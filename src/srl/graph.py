@@ -121,6 +121,10 @@ class Graph:
         """
         if into not in self.streams:
             raise ConfigError(f"graph: no stream {into!r}; there are {', '.join(self.streams)}.")
+        if name in self.workers:
+            raise ConfigError(
+                f"graph: there are workers {name!r} already. Insert these by another name."
+            )
         after, before = f"{into}/{name}", self.streams[into]
         workers = {
             key: dataclasses.replace(
@@ -166,10 +170,8 @@ class Graph:
         upstream = self.upstream(stream)
         if not upstream:
             return Fraction(agent_batches)
-        ratio = 1 if node.ratio is None else node.ratio
-        return sum((self.fragments_per_batch(n, agent_batches) for n in upstream), Fraction(0)) * (
-            ratio
-        )
+        read = sum((self.fragments_per_batch(n, agent_batches) for n in upstream), Fraction(0))
+        return read if node.ratio is None else read * node.ratio
 
 
 def check_graph(graph: Graph) -> None:

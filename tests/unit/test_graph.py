@@ -21,6 +21,11 @@ def graph(**changes: WorkerGroup) -> Graph:
     return Graph(workers={**workers, **changes}, streams={"a": StreamNode(policy="a")})
 
 
+class WithReplay(srl.OffPolicyConfig):
+    def windows(self) -> srl.FragmentShape:
+        return srl.FragmentShape(length=1)
+
+
 def worker(**fields: Any) -> WorkerGroup:
     return WorkerGroup(kind="x:Worker", **fields)
 
@@ -74,6 +79,26 @@ def test_what_is_inserted_keeps_the_shape_and_the_delivery() -> None:
 def test_what_cannot_work_is_refused(made: Graph, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_graph(made)
+
+
+def test_workers_of_one_name_are_not_replaced() -> None:
+    with pytest.raises(ConfigError, match="there are workers 'actor' already"):
+        graph().insert("actor", worker(), into="a")
+
+
+def test_each_policy_has_a_replay_of_its_own() -> None:
+    made = graph(
+        trainer_b=worker(reads=("b",), trains=("b",)),
+        policy_b=worker(serves=("b",)),
+        actor_b=worker(requests=("b",), writes=("b",)),
+    )
+    made = Graph(workers=made.workers, streams={**made.streams, "b": StreamNode(policy="b")})
+    for policy in ("a", "b"):
+        made = WithReplay().dataflow(made, policy)
+    check_graph(made)
+    assert made.workers["trainer"].reads == ("a/replay-a",)
+    assert made.workers["trainer_b"].reads == ("b/replay-b",)
+    assert [made.workers[f"replay-{policy}"].reads for policy in "ab"] == [("a",), ("b",)]
 
 
 def test_a_stream_that_is_not_there_is_named() -> None:

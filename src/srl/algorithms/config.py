@@ -44,3 +44,10 @@ class AlgorithmConfig:
     def explore(self, num_envs: int) -> list[float]:
         """How much the policy explores in each environment, from 0 (greedy) to 1."""
         return [1.0] * num_envs
+
+    def _expect(self, name: str, condition: bool, expected: str) -> None:
+        """Raises unless a condition on a setting holds."""
+        if not condition:
+            raise ConfigError(
+                f"algorithm.{name}: expected {expected}, got {getattr(self, name)!r}."
+            )

@@ -6,11 +6,12 @@ Nothing here imports torch.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import asdict, dataclass
 
 from srl.algorithms.config import AlgorithmConfig, Sampling
-from srl.errors import ConfigError
 from srl.graph import FragmentShape, Graph, WorkerGroup
+from srl.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +50,15 @@ class OffPolicyConfig(AlgorithmConfig):
     """Replay workers. Each keeps a part of the buffer, and draws a part of the batches."""
 
     def __post_init__(self) -> None:
-        least = {"learning_starts": 0, "updates_per_step": 0.0}
-        for name in (f.name for f in dataclasses.fields(OffPolicyConfig)):
-            value, bound = getattr(self, name), least.get(name, 1)
-            if value < bound or (name == "updates_per_step" and not value > 0):
-                expected = "more than 0" if name == "updates_per_step" else f"at least {bound}"
-                raise ConfigError(f"algorithm.{name}: expected {expected}, got {value!r}.")
+        check_types(self, "algorithm")
+        for name in (
+            *("buffer_size", "batch_size", "gradient_steps"),
+            *("fragment_length", "replay_workers"),
+        ):
+            self._expect(name, getattr(self, name) >= 1, "at least 1")
+        self._expect("updates_per_step", 0 < self.updates_per_step < math.inf, "a positive number")
+        enough = 0 <= self.learning_starts <= self.buffer_size
+        self._expect("learning_starts", enough, f"0 to buffer_size ({self.buffer_size})")
 
     def windows(self) -> FragmentShape:
         """The windows that a gradient step learns from; a batch has `batch_size` of them."""
@@ -79,8 +83,9 @@ class OffPolicyConfig(AlgorithmConfig):
             count=self.replay_workers,
             settings=asdict(config),
         )
+        several = len({node.policy for node in graph.streams.values()}) > 1
         return graph.insert(
-            "replay",
+            f"replay-{policy}" if several else "replay",
             group,
             into=policy,
             split="readers",

@@ -75,7 +75,7 @@ def _arrays(trajectory: Trajectory) -> list[np.ndarray]:
 
 
 class Replay:
-    """Keeps the newest fragments of an agent's policy, and draws windows of them uniformly.
+    """Keeps the newest fragments of a policy, and draws windows of them uniformly.
 
     A drawn window is one environment's: all its agents are drawn together, next to each other. It
     has `burn_in + length + bootstrap` ticks of the drawn spec, and may begin at any tick at which
@@ -93,6 +93,15 @@ class Replay:
         """Fragments that it keeps."""
         self._window = drawn.capacity
         self._depth = max((leaf.stack - 1 for leaf in leaves(stored.agent.obs)), default=0)
+        needed = self._window + self._depth
+        if self.capacity * self._ticks < needed:
+            least = -(-needed // self._ticks) * self._ticks * stored.envs
+            raise ConfigError(
+                f"replay: expected room for a window of {needed} ticks of {stored.envs} "
+                f"environments, got {capacity_steps} environment steps. Raise the buffer's size to "
+                f"{least} at least (algorithm.buffer_size; each replay worker has a "
+                "share of it)."
+            )
         self._align = stored.state_every if leaves(stored.policy_state) else 1
         self._rng = np.random.default_rng(seed)
         self._stores = [_Store(x.allocate(self.capacity), x) for x in _columns(stored)]

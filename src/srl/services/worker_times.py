@@ -19,8 +19,8 @@ class WorkerTimes(msgspec.Struct, kw_only=True):
     waits: dict[str, float] = {}
     """Seconds of waiting, by reason.
 
-    Actors: inference, slots, policy_age. Policy workers: requests. Trainers: samples. Evaluators:
-    weights.
+    Actors: inference, slots, policy_age. Policy workers: requests. Trainers: samples. Replay
+    workers: samples, ratio. Evaluators: weights.
     """
     cpu_seconds: float = 0.0
     """CPU time of the process; workers that share a process each have their own part."""

@@ -321,5 +321,5 @@ def _exploration(plan: Plan, policy: str, number: int) -> np.ndarray:
     """How much a policy explores in each row of the group with this number, counted over actors."""
     envs = np.arange(number * plan.envs_per_group, (number + 1) * plan.envs_per_group)
     share = np.array(plan.explore[policy], np.float32)
-    # A run that is scaled up has more environments than it was planned for.
+    # One number is for all, and a run that is scaled up has more environments than planned.
     return share[envs % share.size].repeat(len(plan.policy_agents[policy]))

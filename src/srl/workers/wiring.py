@@ -118,7 +118,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     num_groups: int
     """Groups in each actor."""
     explore: dict[str, list[float]]
-    """How much each policy explores in each environment of all actors, from 0 to 1."""
+    """How much each policy explores in each environment of all actors, from 0 to 1; one number
+    where it explores alike in all."""
     device: str
     policies: dict[str, PolicyPlan]
     inference: dict[str, InferencePlan]

@@ -128,7 +128,8 @@ def test_windows_are_what_was_played(data: st.DataObject) -> None:
         row={"key": ArraySpec(dtype="int64"), "weight": ArraySpec()},
         **shared,
     )
-    capacity = data.draw(st.integers(2, 14))
+    least = -(-(drawn.capacity + stack - 1) // length)
+    capacity = data.draw(st.integers(least, least + 12))
     replay = Replay(stored, drawn, capacity * length * envs, seed=1)
     played = [Played(stored, origin, rng) for origin in range(2)]
     todo = [(origin, number) for number in range(PARTS) for origin in range(2)]
@@ -225,6 +226,13 @@ def test_its_bytes_are_those_of_what_it_keeps_once() -> None:
 def test_specs_that_do_not_fit_are_refused(drawn: TrajectorySpec, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Replay(spec(4, envs=2), drawn, 100, seed=1)
+
+
+def test_a_replay_without_room_for_a_window_is_refused() -> None:
+    stored, drawn = spec(4, envs=2, stack=3), spec(5, envs=2, stack=3, bootstrap=3)
+    with pytest.raises(ConfigError, match=r"a window of 10 ticks .* got 16 .* to 24 at least"):
+        Replay(stored, drawn, 16, seed=1)
+    assert Replay(stored, drawn, 24, seed=1).capacity == 3
 
 
 def test_states_that_were_not_stored_cannot_be_drawn() -> None:

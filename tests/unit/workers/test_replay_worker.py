@@ -170,8 +170,13 @@ def test_it_ends_with_what_it_reads_or_with_who_reads_it() -> None:
     ("settings", "message"),
     [
         ({"buffer_size": 0}, r"algorithm\.buffer_size: expected at least 1, got 0"),
-        ({"learning_starts": -1}, r"algorithm\.learning_starts: expected at least 0, got -1"),
-        ({"updates_per_step": 0}, r"algorithm\.updates_per_step: expected more than 0, got 0"),
+        ({"learning_starts": -1}, r"algorithm\.learning_starts: expected 0 to buffer_size .* -1"),
+        (
+            {"learning_starts": 9, "buffer_size": 8},
+            r"expected 0 to buffer_size \(8\), got 9",
+        ),
+        ({"updates_per_step": 0.0}, r"updates_per_step: expected a positive number, got 0"),
+        ({"batch_size": "many"}, r"algorithm\.batch_size: expected int, got 'many'"),
         ({"replay_workers": 0}, r"algorithm\.replay_workers: expected at least 1, got 0"),
     ],
 )

@@ -33,8 +33,8 @@ def gae(
     """Advantages of [T + 1, B] ticks, the last of which only bootstraps.
 
     Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
-    estimation", eq. 16. Ticks without an action are skipped (see `bridging`): the result is that of
-    the row without them.
+    estimation", eq. 16. Ticks without an action are skipped (see `idle_ticks`): the result is that
+    of the row without them.
     """
     check_same_shape(value=value, reward=reward)
     counts_t, inert_t, value_tp1 = following_values(value, acted, terminated, truncated)

@@ -43,7 +43,7 @@ def vtrace(
 
     Espeholt et al. 2018, "IMPALA", section 4.1 and remark 2 (`lam`). The paper gives the advantage
     for `lam` = 1. Below 1 it mixes the target and the value of the next tick, as rlax does. So it
-    equals GAE where all ratios are 1. Ticks without an action are skipped (see `bridging`).
+    equals GAE where all ratios are 1. Ticks without an action are skipped (see `idle_ticks`).
     """
     check_same_shape(value=value, reward=reward, log_ratio=log_ratio)
     counts_t, inert_t, value_tp1 = following_values(value, acted, terminated, truncated)

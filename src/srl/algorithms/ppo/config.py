@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from srl.algorithms.config import AlgorithmConfig, Sampling
-from srl.errors import ConfigError
 from srl.settings import check_types
 
 
@@ -128,9 +127,3 @@ class PPOConfig(AlgorithmConfig):
         """The weight of the entropy bonus after this share of the experiment."""
         start, end = self.entropy_coefficient, self.entropy_coefficient_end
         return start if end is None else start + (end - start) * min(1.0, progress)
-
-    def _expect(self, name: str, condition: bool, expected: str) -> None:
-        if not condition:
-            raise ConfigError(
-                f"algorithm.{name}: expected {expected}, got {getattr(self, name)!r}."
-            )

@@ -245,11 +245,11 @@ def make_plan(
 
 
 def plan_exploration(experiment: Experiment, policy: str) -> list[float]:
-    """How much a policy explores in each environment of all actors. Policies that are not trained
-    sample their actions."""
+    """How much a policy explores in each environment of all actors, or one number for all. Policies
+    that are not trained sample their actions."""
     num_envs = experiment.actor.envs
     if experiment.policies[policy].mode != "train":
-        return [1.0] * num_envs
+        return [1.0]
     config = algorithm_of_policy(experiment, policy)
     with user_code(f"{type(config).__name__}.explore"):
         explore = [float(share) for share in config.explore(num_envs)]
@@ -258,7 +258,8 @@ def plan_exploration(experiment: Experiment, policy: str) -> list[float]:
             f"{type(config).__name__}.explore: expected {num_envs} numbers from 0 to 1, one for "
             f"each environment, got {len(explore)}: {explore!r:.100}."
         )
-    return explore
+    # Each process gets the plan, and most algorithms explore alike everywhere.
+    return explore if len(set(explore)) > 1 else explore[:1]
 
 
 def with_weights(plan: Plan, policies: Mapping[str, Policy], files: Mapping[str, Path]) -> Plan:

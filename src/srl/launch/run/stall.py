@@ -24,6 +24,7 @@ _AWAITED = {
     "slots": "a free slot",
     "inference": "actions",
     "policy_age": "newer weights (policy_age)",
+    "ratio": "trainers to learn more from what it holds (ratio)",
     "requests": "requests",
     "weights": "weights",
     "workers": "other workers",
@@ -180,9 +181,11 @@ def _advice(
     waiting: Mapping[str, str],
     accounts: Mapping[str, StreamAccount],
 ) -> str:
-    """What to change. The usual cause is a worker between two streams that writes less than it
-    reads."""
-    for group in dict.fromkeys(w.group for w in plan.workers if w.reads and w.writes):
+    """What to change. The usual cause is a bound on policy age, and a worker between two streams
+    that writes less than it reads."""
+    bounded = any(s.spec.max_policy_age is not None for s in plan.samples.values())
+    between = [w.group for w in plan.workers if w.reads and w.writes and bounded]
+    for group in dict.fromkeys(between):
         members = [w for w in plan.workers if w.group == group]
         read = sum(accounts[name].produced for name in {n for w in members for n in w.reads})
         wrote = sum(accounts[name].produced for name in {n for w in members for n in w.writes})
