@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from srl.errors import ConfigError
-from srl.kernels.switch import Kernels
-from srl.settings import check_types
-
-Activation = Literal["tanh", "relu", "elu"]
+from srl.policies.nets.config import NetworkConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
+class ActorCriticConfig(NetworkConfig):
     """Settings of the networks, `--set network.*`."""
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the fully connected layers. Observations that are only images have none."""
-    activation: Activation = "tanh"
-    """Activation between fully connected layers: tanh, relu or elu."""
-    convolutions: tuple[tuple[int, int, int], ...] = ()
-    """Layers for images: [channels, kernel, stride] of each. Empty: those of Mnih et al. 2015 where
-    they fit, two smaller ones where not."""
-    image_features: int = 512
-    """Width of the layer after the convolutions of an image."""
     shared: bool | None = None
     """Whether actor and critic share all but their last layers. Unset: yes for images and memory,
     no otherwise."""
-    recurrent: Literal["none", "lstm", "gru"] = "none"
-    """Memory of the policy over the ticks of an episode."""
-    recurrent_size: int = 128
-    """Width of the memory."""
-    normalize_obs: bool = False
-    """Normalise observations of plain numbers: units of their running standard deviation, clipped
-    at 10."""
     normalize_returns: bool = True
     """Let the critic predict in units of the running standard deviation of returns. Without this,
     large returns make the value loss drown the policy's gradient, because both are shortened
@@ -47,36 +27,8 @@ class ActorCriticConfig:
     value_gain: float = 1.0
     """Initial scale of the critic's last layer."""
 
-    kernels: Kernels = "auto"
-    """What computes: `auto` uses kernels that are written by hand where there are some, `reference`
-    only modules of torch and autograd. `fast` refuses a network without kernels. They learn the
-    same but for rounding."""
-
     def __post_init__(self) -> None:
-        check_types(self, "network")
-        if any(size < 1 for size in self.hidden_sizes):
-            raise ConfigError(
-                f"network.hidden_sizes: expected sizes of at least 1, got {self.hidden_sizes}."
-            )
-        if any(number < 1 for layer in self.convolutions for number in layer):
-            raise ConfigError(
-                "network.convolutions: expected [channels, kernel, stride] of at least 1 each, "
-                f"got {self.convolutions}."
-            )
-        if self.activation not in get_args(Activation):
-            raise ConfigError(
-                f"network.activation: expected one of {', '.join(get_args(Activation))}, "
-                f"got {self.activation!r}."
-            )
-        if self.recurrent not in ("none", "lstm", "gru"):
-            raise ConfigError(
-                f"network.recurrent: expected none, lstm or gru, got {self.recurrent!r}."
-            )
-        for name in ("image_features", "recurrent_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"network.{name}: expected at least 1, got {getattr(self, name)}."
-                )
+        super().__post_init__()
         if self.shared is False and self.recurrent != "none":
             raise ConfigError(
                 "network.shared: expected true or unset with network.recurrent (actor "

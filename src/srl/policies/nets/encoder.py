@@ -11,8 +11,8 @@ from torch import nn
 
 from srl.data.spec import ArraySpec
 from srl.data.tree import Tree, flatten
-from srl.policies.actor_critic_config import Activation
 from srl.policies.nets.cnn import CNN, Convolutions, image_layout
+from srl.policies.nets.config import Activation
 from srl.policies.nets.mlp import MLP
 from srl.policies.nets.norm import RunningNorm
 

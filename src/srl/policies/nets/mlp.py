@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from srl.kernels.towers import ACTIVATED
-from srl.policies.actor_critic_config import Activation
+from srl.policies.nets.config import Activation
 
 # In place: the gradient of a linear layer does not need its output, and this touches less memory.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
