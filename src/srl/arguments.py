@@ -46,7 +46,8 @@ def assemble(
     }
     # A setting in `set` is more specific than an object with all settings.
     parts = {**_part("algorithm", algorithm), **_part("network", network), **(set or {})}
-    experiment = override(find_experiment(target, env_args), _settings(parts, given))
+    found = find_experiment(target, env_args, parts.get("algorithm.name", ""))
+    experiment = override(found, _settings(parts, given))
     if init_from is not None:
         experiment = _with_source(experiment, str(init_from))
     if not (experiment.steps or experiment.seconds or experiment.until):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import functools
 import re
@@ -94,9 +95,10 @@ class Experiment:
     algorithm: Settings = field(default_factory=make_default(name="ppo"))
     """`name` (or import path) of the algorithm, and its settings. In Python also a settings object,
     like `PPOConfig(epochs=8)`."""
-    network: Settings = field(default_factory=make_default(name="actor_critic"))
-    """`name` (or import path) of the policy class, and its settings. In Python also a settings
-    object, like `ActorCriticConfig(recurrent="lstm")`."""
+    network: Settings = field(default_factory=make_default(name=""))
+    """`name` (or import path) of the policy class, and its settings; an empty name takes the
+    algorithm's own. In Python also a settings object, like `ActorCriticConfig(recurrent="lstm")`.
+    """
     policies: dict[str, PolicyConfig] = field(default_factory=lambda: {"default": PolicyConfig()})
     """The policies, by name."""
     actor: ActorConfig = field(default_factory=ActorConfig)
@@ -225,6 +227,27 @@ def assign_agents(
                 f"{', '.join(agents)}. Change its patterns or remove it."
             )
     return {name: tuple(found) for name, found in assigned.items() if found}
+
+
+def with_networks(experiment: Experiment) -> Experiment:
+    """The experiment in which networks without a name have the names of their algorithms'.
+
+    It imports the algorithms, so it is not for runs that are not trusted.
+    """
+    common = experiment.algorithm["name"]
+    own_network = algorithm_config(common).network
+    if not experiment.network["name"]:
+        network = {**experiment.network, "name": own_network}
+        experiment = dataclasses.replace(experiment, network=network)
+    if experiment.network["name"] != own_network:
+        return experiment
+    policies = dict(experiment.policies)
+    for name, policy in policies.items():
+        own = policy.algorithm.get("name", common)
+        if own != common and "name" not in policy.network:
+            network = {**policy.network, "name": algorithm_config(own).network}
+            policies[name] = dataclasses.replace(policy, network=network)
+    return dataclasses.replace(experiment, policies=policies)
 
 
 def algorithm_of_policy(experiment: Experiment, policy: str) -> AlgorithmConfig:

@@ -11,7 +11,7 @@ import yaml
 
 from srl.algorithms.registry import algorithm_config
 from srl.errors import ConfigError, nearest
-from srl.experiment import Experiment, PolicyConfig
+from srl.experiment import Experiment, PolicyConfig, with_networks
 from srl.policies.registry import policy_config
 from srl.settings import convert, describe, show, to_plain
 from srl.settings_objects import PARTS, Part, merged
@@ -78,11 +78,14 @@ def parse_pairs(pairs: list[str], option: str) -> dict[str, Any]:
 
 def override(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """The experiment with some settings changed; raises for unknown keys and wrong values."""
+    experiment = with_networks(experiment)
     if not settings:
         return experiment
     plain = to_plain(experiment)
-    # Names come first, because they decide which other keys exist.
-    for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
+    # Names come first, because they decide which other keys exist; an algorithm names a network.
+    first = ("algorithm.name", "network.name")
+    for key in sorted(settings, key=lambda key: first.index(key) if key in first else len(first)):
+        value = settings[key]
         if key == "steps" and isinstance(value, str):
             value = parse_number(value, "steps")
         _set_value(plain, key, value, experiment)
@@ -109,6 +112,7 @@ def _check_parts(experiment: Experiment, parts: list[Part]) -> None:
 
 def list_settings(experiment: Experiment) -> Iterator[Setting]:
     """Every setting that `--set` takes, with the value that the experiment gives it."""
+    experiment = with_networks(experiment)
     for key, kind, value, meaning in describe(Experiment):
         part = key.split(".")[0]
         if part in ("algorithm", "network"):
@@ -150,6 +154,8 @@ def _set_value(plain: dict[str, Any], key: str, value: Any, experiment: Experime
     head = parts[0]
     if head in ("algorithm", "network") and parts[1:] == ["name"] and value != plain[head]["name"]:
         # Settings of one algorithm are not valid for another one.
+        if head == "algorithm":
+            _change_network(plain, value)
         plain[head] = {"name": value}
         return
     _check_key(key, parts, plain, experiment)
@@ -157,6 +163,14 @@ def _set_value(plain: dict[str, Any], key: str, value: Any, experiment: Experime
     for part in parts[:-1]:
         inner = inner[part]
     inner[parts[-1]] = value
+
+
+def _change_network(plain: dict[str, Any], algorithm: str) -> None:
+    """Takes another algorithm's own network, if the present one was the algorithm's own."""
+    if plain["network"]["name"] == algorithm_config(plain["algorithm"]["name"]).network:
+        name = algorithm_config(algorithm).network
+        if name != plain["network"]["name"]:
+            plain["network"] = {"name": name}
 
 
 def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Experiment) -> None:

@@ -6,7 +6,10 @@ The launcher reads these declarations, so nothing here imports torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from srl.algorithms.suggestion import Suggestion
+from srl.data.spec import EnvSpec
 from srl.errors import ConfigError
 from srl.graph import FragmentShape, Graph
 
@@ -31,6 +34,19 @@ class Sampling(FragmentShape):
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig:
     """Base class of the settings of an algorithm, which are `--set algorithm.*`."""
+
+    network: ClassVar[str] = "actor_critic"
+    """Name or import path of the policy class that a run takes if its settings name none."""
+
+    @classmethod
+    def suggest(cls, spec: EnvSpec) -> Suggestion:
+        """Settings for an environment that has no recipe with this algorithm."""
+        return Suggestion()
+
+    def reuse(self) -> float:
+        """How often each environment step is learned from. If it is often, learning takes more
+        time than acting, and gets more cores."""
+        return 1.0
 
     def sampling(self) -> Sampling:
         """The fragments that the algorithm wants from actors."""

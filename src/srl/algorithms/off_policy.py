@@ -64,6 +64,10 @@ class OffPolicyConfig(AlgorithmConfig):
         """The windows that a gradient step learns from; a batch has `batch_size` of them."""
         raise NotImplementedError
 
+    def reuse(self) -> float:
+        """Windows that are drawn for each environment step."""
+        return self.updates_per_step * self.batch_size
+
     def sampling(self) -> Sampling:
         """Short fragments, and actors that wait for no weights."""
         return Sampling(length=self.fragment_length, max_policy_age=None)

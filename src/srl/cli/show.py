@@ -118,8 +118,9 @@ def _settings(args: argparse.Namespace) -> int:
 
     experiment = Experiment(env=EnvConfig(id="(required)"))
     if args.target:
-        experiment = find_experiment(args.target, parse_pairs(args.env_arg, "--env-arg"))
-    if args.algorithm:
+        env_args = parse_pairs(args.env_arg, "--env-arg")
+        experiment = find_experiment(args.target, env_args, args.algorithm or "")
+    elif args.algorithm:
         experiment = override(experiment, {"algorithm.name": args.algorithm})
     wanted = (args.search or "").lower()
     for setting in list_settings(experiment):

@@ -137,6 +137,11 @@ class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "env_state", from_plain(self.env_state))
 
+    @property
+    def first_agent(self) -> AgentSpec:
+        """The agent of the first row."""
+        return next(iter(self.agents.values()))
+
 
 def action_bounds_warning(spec: EnvSpec) -> str:
     """A warning about action bounds that a new policy hardly ever reaches; "" if there are none.

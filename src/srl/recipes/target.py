@@ -8,10 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from srl.algorithms.ppo.config import PPOConfig
-from srl.data.memory_layout import Shape
-from srl.data.spec import AgentSpec, ArraySpec, Box, EnvSpec
-from srl.data.tree import leaves
+from srl.algorithms.registry import algorithm_config
+from srl.data.spec import AgentSpec
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError, nearest
 from srl.experiment import NAME, Experiment, PolicyConfig
@@ -20,25 +18,44 @@ from srl.resolve import path_of, resolve
 from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
 
-BATCH_BYTES = 256_000_000
-"""Most bytes of observations in a default batch. Memory holds four such batches, and a CPU learns
-from one in about a minute."""
 DEFAULT_STEPS = 1_000_000
 """Steps of training for an environment without a recipe, if nothing else ends the run."""
 
 
-def find_experiment(target: Any, env_args: dict[str, Any] | None = None) -> Experiment:
-    """The experiment for a name, a class, a function or an Experiment."""
+def find_experiment(
+    target: Any, env_args: dict[str, Any] | None = None, algorithm: str = ""
+) -> Experiment:
+    """The experiment for a name, a class, a function or an Experiment.
+
+    `algorithm` names the algorithm that will train it: a recipe with another one gives only its
+    task. Empty takes the recipe's own, or PPO.
+    """
     if isinstance(target, str) and target in RECIPES:
-        return _with_args(find_recipe(target)(), env_args or {})
+        experiment = _with_args(find_recipe(target)(), env_args or {})
+        return with_algorithm(experiment, algorithm)
     from srl.envs.ids import with_importable_id
 
-    experiment = _user_experiment(target, env_args or {})
+    experiment = _user_experiment(target, env_args or {}, algorithm or "ppo")
     env = with_importable_id(experiment.env)
-    return experiment if env is experiment.env else dataclasses.replace(experiment, env=env)
+    if env is not experiment.env:
+        experiment = dataclasses.replace(experiment, env=env)
+    return with_algorithm(experiment, algorithm)
 
 
-def _user_experiment(target: Any, args: dict[str, Any]) -> Experiment:
+def with_algorithm(experiment: Experiment, algorithm: str) -> Experiment:
+    """The same task, trained by an algorithm with the settings that it suggests."""
+    if algorithm in ("", experiment.algorithm["name"]):
+        return experiment
+    suggested = for_env(experiment.env, algorithm)
+    return dataclasses.replace(
+        experiment,
+        actor=dataclasses.replace(experiment.actor, envs=suggested.actor.envs),
+        algorithm=suggested.algorithm,
+        network=suggested.network,
+    )
+
+
+def _user_experiment(target: Any, args: dict[str, Any], algorithm: str) -> Experiment:
     """The experiment for a target that is not one of SRL's recipes."""
     if isinstance(target, Experiment):
         return _with_args(target, args)
@@ -56,11 +73,11 @@ def _user_experiment(target: Any, args: dict[str, Any]) -> Experiment:
             return _with_args(recipe, args)
     elif ":" not in target:
         _check_name(target)
-    return for_env(EnvConfig(id=target, args=args))
+    return for_env(EnvConfig(id=target, args=args), algorithm)
 
 
-def for_env(env: EnvConfig) -> Experiment:
-    """PPO for an environment, with settings chosen by its observations and actions."""
+def for_env(env: EnvConfig, algorithm: str = "ppo") -> Experiment:
+    """An experiment for an environment, with the settings that an algorithm suggests."""
     from srl.envs.ids import with_importable_id
     from srl.envs.registry import probe
 
@@ -82,11 +99,16 @@ def for_env(env: EnvConfig) -> Experiment:
         policies = {}
         for _, names in groups:
             policies[_policy_name(names[0], policies)] = PolicyConfig(agents=tuple(names))
-    actor, algorithm, network = _settings(groups[0][0])
-    actor, algorithm = _fit_to_memory(actor, algorithm, spec)
-    name = env.id.split(":")[-1].split("/")[-1]
+    kind = algorithm_config(algorithm)
+    with user_code(f"{kind.__name__}.suggest"):
+        suggestion = kind.suggest(spec)
     return Experiment(
-        name=name, env=made, actor=actor, algorithm=algorithm, network=network, policies=policies
+        name=env.id.split(":")[-1].split("/")[-1],
+        env=made,
+        actor=ActorConfig(envs=suggestion.envs),
+        algorithm={"name": algorithm, **suggestion.algorithm},
+        network={"name": kind.network, **suggestion.network},
+        policies=policies,
     )
 
 
@@ -106,53 +128,6 @@ def absolute(path: str) -> str:
     """An import path that still works from another folder."""
     file, _, attribute = path.rpartition(":")
     return f"{Path(file).resolve()}:{attribute}" if file.endswith(".py") else path
-
-
-def _settings(agent: AgentSpec) -> tuple[ActorConfig, dict[str, Any], dict[str, Any]]:
-    algorithm: dict[str, Any] = {"name": "ppo"}
-    network: dict[str, Any] = {"name": "actor_critic"}
-    if any(_is_image(leaf) for leaf in leaves(agent.obs)):
-        # The settings that Mnih et al. (2015) and the PPO paper use for Atari.
-        algorithm |= {"clip": 0.1, "learning_rate": 2.5e-4, "clip_reward": "sign"}
-        return ActorConfig(envs=8), algorithm, network
-    network |= {"normalize_obs": True, "normalize_returns": True}
-    # Small networks learn fast, and data one version old then teaches less.
-    algorithm["max_policy_age"] = 0
-    if isinstance(agent.action, Box):
-        algorithm |= {
-            "epochs": 10,
-            "minibatches": 16,
-            "learning_rate": 3e-4,
-            "entropy_coefficient": 0.0,
-        }
-    else:
-        algorithm |= {"learning_rate": 1e-3}
-    return ActorConfig(envs=16), algorithm, network
-
-
-def _fit_to_memory(
-    actor: ActorConfig, algorithm: dict[str, Any], spec: EnvSpec
-) -> tuple[ActorConfig, dict[str, Any]]:
-    """Fewer environments and shorter rollouts where observations are large or agents are many."""
-    seen = sum(
-        Shape(leaf.shape, leaf.dtype).nbytes
-        for agent in spec.agents.values()
-        for leaf in leaves(agent.obs)
-    )
-    envs, ticks = actor.envs, PPOConfig.rollout_length
-    # In small steps, so that neither becomes 1 while the other is large.
-    for fewest, shortest in ((4, 32), (2, 16), (1, 1)):
-        while envs > fewest and envs * ticks * seen > BATCH_BYTES:
-            envs //= 2
-        while ticks > shortest and envs * ticks * seen > BATCH_BYTES:
-            ticks //= 2
-    if ticks != PPOConfig.rollout_length:
-        algorithm = {**algorithm, "rollout_length": ticks}
-    return dataclasses.replace(actor, envs=envs), algorithm
-
-
-def _is_image(leaf: ArraySpec) -> bool:
-    return leaf.dtype == "uint8" and len(leaf.shape) + (leaf.stack > 1) >= 3
 
 
 def _with_args(experiment: Experiment, args: dict[str, Any]) -> Experiment:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import ClassVar
+
 import pytest
 
+from srl.algorithms.config import AlgorithmConfig, Sampling
+from srl.algorithms.ppo.learner import PPO
+from srl.algorithms.suggestion import Suggestion
 from srl.data.spec import AgentSpec, EnvSpec
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import ConfigError
+from srl.experiment import Experiment, PolicyConfig, with_networks
 from srl.launch.plan.build import make_plan, resolve_settings
+from srl.overrides import override
 from srl.recipes import RECIPES, find_recipe
 from srl.recipes.target import find_experiment, for_env
 
@@ -21,8 +29,6 @@ def test_every_recipe_can_be_planned(name, layout):
     experiment = recipe()
     assert experiment.name == name
     assert experiment.steps or experiment.until
-    import dataclasses
-
     settled = resolve_settings(dataclasses.replace(experiment, layout=layout), 2, "cpu")
     plan, policies = make_plan(settled, probe(settled.env), "cpu")
     assert set(policies) == set(experiment.policies)
@@ -71,3 +77,57 @@ def test_policies_get_names_that_they_may_have_out_of_any_agents(monkeypatch):
     third = AgentSpec(obs=one.obs, action=one.action, has_action_mask=True)
     spec = EnvSpec(agents={"é" * 99: one, "b": other, "": third})
     assert list(for_env(EnvConfig(id="x")).policies) == ["_" * 50, "b", "_"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SlowConfig(AlgorithmConfig):
+    """Another algorithm's settings, with a policy of its own."""
+
+    network: ClassVar[str] = "random"
+    patience: int = 0
+
+    @classmethod
+    def suggest(cls, spec):
+        return Suggestion(envs=3, algorithm={"patience": len(spec.agents)})
+
+    def sampling(self):
+        return Sampling(length=4)
+
+
+class _Slow(PPO):
+    Config = _SlowConfig
+
+
+SLOW = f"{__name__}:_Slow"
+
+
+def test_an_algorithm_names_its_network_and_suggests_settings():
+    found = find_experiment("CartPole-v1", algorithm=SLOW)
+    assert found.actor.envs == 3
+    assert found.algorithm == {"name": SLOW, "patience": 1}
+    assert found.network == {"name": "random"}
+    recipe = find_recipe("cartpole")()
+    changed = find_experiment("cartpole", algorithm=SLOW)
+    assert (changed.algorithm, changed.network) == (found.algorithm, found.network)
+    assert (changed.name, changed.steps, changed.until) == ("cartpole", 300_000, "return>=475")
+    assert find_experiment("cartpole", algorithm="ppo") == recipe
+
+
+def test_a_network_that_the_settings_name_is_kept():
+    plain = with_networks(Experiment(env=EnvConfig(id="CartPole-v1"), algorithm={"name": SLOW}))
+    assert plain.network == {"name": "random"}
+    other = override(find_recipe("cartpole")(), {"algorithm.name": SLOW})
+    assert other.network == {"name": "random"}
+    named = {"network.name": "actor_critic", "algorithm.name": SLOW, "algorithm.patience": 2}
+    both = override(find_recipe("cartpole")(), named)
+    assert both.network == {"name": "actor_critic"}
+    assert both.algorithm == {"name": SLOW, "patience": 2}
+    mine = Experiment(env=EnvConfig(id="CartPole-v1"), network={"name": "own.py:Net"})
+    assert override(mine, {"algorithm.name": SLOW}).network == {"name": "own.py:Net"}
+
+
+def test_a_policy_with_another_algorithm_gets_its_network():
+    policies = {"a": PolicyConfig(algorithm={"name": SLOW}), "b": PolicyConfig()}
+    made = with_networks(Experiment(env=EnvConfig(id="CartPole-v1"), policies=policies))
+    assert made.policies["a"].network == {"name": "random"}
+    assert made.policies["b"].network == {}

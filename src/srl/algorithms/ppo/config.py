@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from srl.algorithms.config import AlgorithmConfig, Sampling
+from srl.algorithms.suggestion import Suggestion, fit_to_memory, has_images
+from srl.data.spec import Box, EnvSpec
 from srl.settings import check_types
 
 
@@ -94,6 +96,41 @@ class PPOConfig(AlgorithmConfig):
         self._expect("burn_in", self.burn_in >= 0, "at least 0")
         age = self.max_policy_age
         self._expect("max_policy_age", age is None or age >= 0, "at least 0 or nothing")
+
+    @classmethod
+    def suggest(cls, spec: EnvSpec) -> Suggestion:
+        """The settings of Mnih et al. (2015) and the PPO paper for images; normalised observations
+        and returns for everything else."""
+        network: dict[str, Any] = {}
+        if has_images(spec):
+            envs = 8
+            algorithm: dict[str, Any] = {
+                "clip": 0.1,
+                "learning_rate": 2.5e-4,
+                "clip_reward": "sign",
+            }
+        else:
+            envs = 16
+            network = {"normalize_obs": True, "normalize_returns": True}
+            # Small networks learn fast, and data one version old then teaches less.
+            algorithm = {"max_policy_age": 0}
+            if isinstance(spec.first_agent.action, Box):
+                algorithm |= {
+                    "epochs": 10,
+                    "minibatches": 16,
+                    "learning_rate": 3e-4,
+                    "entropy_coefficient": 0.0,
+                }
+            else:
+                algorithm |= {"learning_rate": 1e-3}
+        envs, ticks = fit_to_memory(spec, envs, cls.rollout_length)
+        if ticks != cls.rollout_length:
+            algorithm["rollout_length"] = ticks
+        return Suggestion(envs=envs, algorithm=algorithm, network=network)
+
+    def reuse(self) -> float:
+        """The passes over each batch."""
+        return float(self.epochs)
 
     def sampling(self) -> Sampling:
         """Fragments of the rollout length, with policy state where chunks start."""

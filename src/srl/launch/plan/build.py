@@ -25,6 +25,7 @@ from srl.experiment import (
     algorithm_of_policy,
     assign_agents,
     build_graph,
+    with_networks,
 )
 from srl.graph import Graph, WorkerGroup, check_graph
 from srl.launch.plan.defaults import choose_counts
@@ -320,6 +321,7 @@ def network_settings(experiment: Experiment) -> dict[str, Any]:
 
 def filled_in(experiment: Experiment) -> Experiment:
     """The experiment with the defaults of its algorithm and its network filled in."""
+    experiment = with_networks(experiment)
     return dataclasses.replace(
         experiment,
         algorithm=algorithm_settings(experiment),

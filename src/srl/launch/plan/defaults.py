@@ -11,10 +11,11 @@ from typing import Any
 
 from srl.envs.cost_hints import has_pixels, is_tiny, pool_threads, simulates_bodies
 from srl.errors import ConfigError
-from srl.experiment import Experiment
+from srl.experiment import Experiment, algorithm_of_policy
 
-LIGHT_EPOCHS = 4
-"""A trainer with at most this many epochs leaves processor time for environments."""
+LIGHT_REUSE = 4
+"""A trainer that learns at most this often from each step leaves processor time for
+environments."""
 FEW_CORES = 3
 """With at most so many cores, one core is a large part of the machine. Then no process gets a core
 to itself that it does not need."""
@@ -91,7 +92,7 @@ def _environments_dominate(experiment: Experiment) -> bool:
     """Whether stepping environments takes more time than inference and learning together."""
     id = experiment.env.id
     is_recurrent = experiment.network.get("recurrent", "none") != "none"
-    if is_tiny(id) or is_recurrent or experiment.algorithm.get("epochs", 0) > LIGHT_EPOCHS:
+    if is_tiny(id) or is_recurrent or _reuse(experiment) > LIGHT_REUSE:
         return False
     return simulates_bodies(id) or not id.startswith("envpool:")
 
@@ -101,5 +102,10 @@ def _trainer_threads(experiment: Experiment, cores: int, device: str) -> int:
     actors need the cores as much."""
     if device != "cpu" or experiment.layout == "serial" or not has_pixels(experiment.env.id):
         return 1
-    reuses = experiment.algorithm.get("epochs", LIGHT_EPOCHS) > 1
-    return min(cores, max(2, cores // 2)) if reuses else 1
+    return min(cores, max(2, cores // 2)) if _reuse(experiment) > 1 else 1
+
+
+def _reuse(experiment: Experiment) -> float:
+    """How often the busiest trainer learns from each step."""
+    trained = [name for name, policy in experiment.policies.items() if policy.mode == "train"]
+    return max((algorithm_of_policy(experiment, name).reuse() for name in trained), default=0.0)
