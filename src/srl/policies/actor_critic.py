@@ -11,7 +11,8 @@ from srl.data.tree import Tree, flatten
 from srl.errors import ConfigError
 from srl.policies.actor_critic_config import ActorCriticConfig
 from srl.policies.fast_towers import FastTowers, why_no_towers
-from srl.policies.nets.encoder import Encoder, ObsNorm, flat_obs, has_image
+from srl.policies.nets.encoder import ObsNorm, flat_obs, has_image
+from srl.policies.nets.encoder_choice import choose_encoder, num_outputs, select_obs
 from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import MLP, orthogonal
 from srl.policies.nets.norm import RunningNorm
@@ -20,10 +21,12 @@ from srl.policies.protocol import Act, Policy, Unroll
 
 
 class ActorCritic(Policy):
-    """An actor and a critic, with or without memory, over nested observations and any action space.
+    """An actor and a critic over nested observations and any action space.
 
-    It is also `Unrolls` and `TracksStatistics`, which PPO asks for. For an encoder of your own,
-    override `make_encoder`.
+    Each is an encoder, a memory (or none), and a head. They share all but the heads, or nothing
+    (`network.shared`); then each has a memory of its own, and may read other observations. It is
+    also `Unrolls` and `TracksStatistics`, which PPO asks for. An encoder of your own is named by
+    `network.encoder`, or made by an override of `make_encoder`.
     """
 
     Config = ActorCriticConfig
@@ -35,21 +38,28 @@ class ActorCritic(Policy):
         recurrent = config.recurrent
         self.shared = config.shared
         if self.shared is None:
-            self.shared = recurrent != "none" or has_image(agent.obs)
+            alike = not config.has_own_critic_encoder
+            self.shared = alike and (recurrent != "none" or has_image(agent.obs))
         self.obs_norm = ObsNorm(agent.obs) if config.normalize_obs else None
         self.return_scale = RunningNorm(()) if config.normalize_returns else None
         self.encoder = self.make_encoder()
-        self.value_encoder = None if self.shared else self.make_encoder()
-        width = int(self.encoder.num_outputs)  # type: ignore[arg-type]
+        self.value_encoder = None if self.shared else self.make_critic_encoder()
+        width = num_outputs(self.encoder)
+        value_width = width if self.value_encoder is None else num_outputs(self.value_encoder)
         self.core: RecurrentCore | None = None
+        self.value_core: RecurrentCore | None = None
         if recurrent != "none":
-            self.core = RecurrentCore(width, config.recurrent_size, recurrent)
-            width = config.recurrent_size
-            self.state_spec = {key: ArraySpec(shape=(width,)) for key in self.core.keys}
+            size = config.recurrent_size
+            self.core = RecurrentCore(width, size, recurrent)
+            self.state_spec = self.core.state_spec
+            if not self.shared:
+                self.value_core = RecurrentCore(value_width, size, recurrent)
+                self.state_spec = {"actor": self.state_spec, "critic": self.state_spec}
+            width = value_width = size
         self.action_head = ActionHead(
             width, agent.action, gain=config.policy_gain, initial_log_std=config.initial_log_std
         )
-        self.value_head = orthogonal(nn.Linear(width, 1), config.value_gain)
+        self.value_head = orthogonal(nn.Linear(value_width, 1), config.value_gain)
         self._towers = self._choose_kernels()
 
     def act(
@@ -70,9 +80,8 @@ class ActorCritic(Policy):
         if self.core is None:
             out, value = self._outputs(flat_obs(obs))
         else:
-            features, _ = self._features(flat_obs(obs))
-            policy_state = self.core.step(features, reset(policy_state, is_first))
-            out, value = self._heads(policy_state["h"], policy_state["h"])
+            actor, critic, policy_state = self._step(flat_obs(obs), policy_state, is_first)
+            out, value = self._heads(actor, critic)
         distribution = self.action_head.distribution(out, action_mask)
         action, log_prob = distribution.draw(generator, explore)
         return Act(action, policy_state, {"log_prob": log_prob, "value": value})
@@ -97,10 +106,16 @@ class ActorCritic(Policy):
             out, value = self._outputs(leaves)
             out, value = out.view(ticks, rows, -1), value.view(ticks, rows)
         else:
-            features, _ = self._features(leaves)
-            features = features.reshape(ticks, rows, -1)
-            hidden, policy_state = self.core.unroll(features, policy_state, is_first, active)
-            out, value = self._heads(hidden, hidden)
+            actor, critic = (x.reshape(ticks, rows, -1) for x in self._features(leaves))
+            if self.value_core is None:
+                actor, policy_state = self.core.unroll(actor, policy_state, is_first, active)
+                critic = actor
+            else:
+                own, other = policy_state["actor"], policy_state["critic"]
+                actor, own = self.core.unroll(actor, own, is_first, active)
+                critic, other = self.value_core.unroll(critic, other, is_first, active)
+                policy_state = {"actor": own, "critic": other}
+            out, value = self._heads(actor, critic)
         return Unroll(self.action_head.distribution(out, action_mask), value, policy_state)
 
     @property
@@ -135,16 +150,25 @@ class ActorCritic(Policy):
         """Makes the module from observations to features; override it for an encoder of your own.
 
         The module maps a flat dict of observations ([N, ...] by path) to [N, num_outputs], and has
-        an attribute `num_outputs`. The critic gets a module of its own unless `network.shared`.
+        an attribute `num_outputs`.
         """
         config = self.config
-        return Encoder(
-            self.agent.obs,
-            config.hidden_sizes,
-            config.activation,
-            config.image_features,
-            config.convolutions,
-        )
+        obs = select_obs(self.agent.obs, config.actor_obs, "network.actor_obs")
+        return choose_encoder(obs, config, config.encoder, config.encoder_args)
+
+    def make_critic_encoder(self) -> nn.Module:
+        """Makes the critic's module from observations to features, unless `network.shared`.
+
+        By default it is one like the actor's, but for the settings `network.critic_*`.
+        """
+        config = self.config
+        if not config.has_own_critic_encoder:
+            return self.make_encoder()
+        obs = select_obs(self.agent.obs, config.critic_obs, "network.critic_obs")
+        name, args = config.critic_encoder, config.critic_encoder_args
+        if name is None:
+            name, args = config.encoder, {**config.encoder_args, **args}
+        return choose_encoder(obs, config, name, args, "network.critic_encoder")
 
     def _choose_kernels(self) -> FastTowers | None:
         """Chooses what computes, by `network.kernels`; returns kernels for all layers, if any."""
@@ -182,6 +206,19 @@ class ActorCritic(Policy):
             leaves = self.obs_norm(leaves)
         actor = self.encoder.forward(leaves)
         return actor, actor if self.value_encoder is None else self.value_encoder.forward(leaves)
+
+    def _step(
+        self, leaves: dict[str, torch.Tensor], state: Tree, is_first: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, Tree]:
+        """With memory: what the heads of actor and critic read after one tick, and the state."""
+        assert self.core is not None
+        actor, critic = self._features(leaves)
+        if self.value_core is None:
+            state = self.core.step(actor, reset(state, is_first))
+            return state["h"], state["h"], state
+        own = self.core.step(actor, reset(state["actor"], is_first))
+        other = self.value_core.step(critic, reset(state["critic"], is_first))
+        return own["h"], other["h"], {"actor": own, "critic": other}
 
     def _heads(
         self, actor: torch.Tensor, critic: torch.Tensor

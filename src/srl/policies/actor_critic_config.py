@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from srl.errors import ConfigError
 from srl.policies.nets.config import NetworkConfig
@@ -12,9 +13,19 @@ from srl.policies.nets.config import NetworkConfig
 class ActorCriticConfig(NetworkConfig):
     """Settings of the networks, `--set network.*`."""
 
+    critic_encoder: str | None = None
+    """The critic's `encoder`; unset: as the actor's."""
+    critic_encoder_args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the critic's class. If `critic_encoder` is unset, `encoder_args` with
+    these changes."""
+    actor_obs: tuple[str, ...] = ()
+    """Parts of the observation that the actor reads, by their paths. Empty: all."""
+    critic_obs: tuple[str, ...] = ()
+    """Parts of the observation that the critic reads, by their paths. Empty: all."""
     shared: bool | None = None
-    """Whether actor and critic share all but their last layers. Unset: yes for images and memory,
-    no otherwise."""
+    """Whether actor and critic share all but their last layers. If not, each has a memory of its
+    own. Unset: yes for images and memory, no otherwise, and not where the critic has an encoder or
+    observations of its own."""
     normalize_returns: bool = True
     """Let the critic predict in units of the running standard deviation of returns. Without this,
     large returns make the value loss drown the policy's gradient, because both are shortened
@@ -29,8 +40,16 @@ class ActorCriticConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shared is False and self.recurrent != "none":
+        used = self.encoder if self.critic_encoder is None else self.critic_encoder
+        self._expect_encoder("critic_encoder", used, self.critic_encoder_args)
+        if self.shared and self.has_own_critic_encoder:
             raise ConfigError(
-                "network.shared: expected true or unset with network.recurrent (actor "
-                "and critic read one memory), got false."
+                "network.shared: expected false or unset where the critic has an encoder or "
+                "observations of its own (network.critic_*, network.actor_obs), got true."
             )
+
+    @property
+    def has_own_critic_encoder(self) -> bool:
+        """Whether the critic's features are not those of the actor."""
+        own = self.critic_encoder is not None or bool(self.critic_encoder_args)
+        return own or self.actor_obs != self.critic_obs

@@ -144,4 +144,6 @@ def why_no_towers(policy: ActorCritic) -> str:
             return f"an encoder of type {type(encoder).__name__}"
         if not encoder.plain:
             return "images"
+    if policy.config.actor_obs != policy.config.critic_obs:
+        return "an actor and a critic that read different observations"
     return ""

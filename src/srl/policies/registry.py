@@ -15,6 +15,8 @@ POLICIES = {
     "actor_critic": "srl.policies.actor_critic:ActorCritic",
     "random": "srl.policies.random:RandomPolicy",
 }
+ENCODERS = {"auto": "srl.policies.nets.encoder:Encoder"}
+"""The encoders with a short name (`network.encoder`); any other is found by its import path."""
 _CONFIGS = {"actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig"}
 """Settings classes that can be imported without the policy, which would import torch."""
 

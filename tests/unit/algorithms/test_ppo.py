@@ -39,6 +39,7 @@ NETWORKS = {
     "ff": {"normalize_returns": False},
     "normalised": {"normalize_obs": True, "normalize_returns": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8},
+    "two memories": {"recurrent": "lstm", "recurrent_size": 8, "shared": False},
 }
 
 

@@ -180,6 +180,19 @@ def test_our_own_and_registered_environments_need_no_trust(env: EnvConfig) -> No
     assert not named_code(Experiment(env=env, policies=policies))
 
 
+def test_an_encoder_is_code_unless_it_is_ours() -> None:
+    env = EnvConfig(id="CartPole-v1")
+    stranger = {"name": "actor_critic", "encoder": "stranger.py:Net"}
+    own = PolicyConfig(network={"critic_encoder": "auto", "critic_encoder_args": {"x": "a:b"}})
+    ours = Experiment(env=env, network={"name": "actor_critic", "encoder": "auto"})
+    assert not named_code(ours)
+    found = named_code(Experiment(env=env, network=stranger, policies={"main": own}))
+    assert [(one.setting, one.value) for one in found] == [
+        ("network.encoder", "stranger.py:Net"),
+        ("policies.main.network.critic_encoder_args", "a:b"),
+    ]
+
+
 # -- whose run it is -----------------------------------------------------------------------------
 
 

@@ -298,7 +298,6 @@ def test_statistics_travel_with_the_weights() -> None:
         ({"activation": "sine"}, "got 'sine'"),
         ({"recurrent": "rnn"}, "got 'rnn'"),
         ({"recurrent_size": 0}, "got 0"),
-        ({"recurrent": "gru", "shared": False}, "got false"),
     ],
 )
 def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:

@@ -22,7 +22,7 @@ from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
 from srl.experiment import Experiment
 from srl.launch.directory.signature import unsigned_because
-from srl.policies.registry import POLICIES
+from srl.policies.registry import ENCODERS, POLICIES
 from srl.resolve import local_file, with_current_folder
 from srl.resources import RayConfig, SlurmConfig
 from srl.settings import to_plain
@@ -64,6 +64,13 @@ def named_code(experiment: Experiment) -> list[NamedCode]:
         name = str(part.get("name", ""))
         if name and name not in known and name not in known.values():
             found.append(_imported(f"{setting}.name", name))
+        found += [
+            _imported(f"{setting}.{key}", text)
+            for key, value in part.items()
+            if key != "name"
+            for text in _texts(value)
+            if ":" in text and text not in ENCODERS.values()
+        ]
     if experiment.dataflow:
         found.append(_imported("dataflow", experiment.dataflow))
     return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from srl.errors import ConfigError
 from srl.kernels.switch import Kernels
+from srl.policies.registry import ENCODERS
 from srl.settings import check_types
 
 Activation = Literal["tanh", "relu", "elu"]
@@ -25,6 +26,13 @@ class NetworkConfig:
     they fit, two smaller ones where not."""
     image_features: int = 512
     """Width of the layer after the convolutions of an image."""
+    encoder: str = "auto"
+    """What makes features of observations: `auto` (by their kinds), or the import path of a class
+    of yours: a torch module `Class(obs, **encoder_args)`, where `obs` is the tree of ArraySpec. It
+    maps a flat dict of observations ([N, ...] by path) to [N, num_outputs], and has an attribute
+    `num_outputs`."""
+    encoder_args: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of that class."""
     recurrent: Literal["none", "lstm", "gru"] = "none"
     """Memory of the policy over the ticks of an episode."""
     recurrent_size: int = 128
@@ -59,9 +67,24 @@ class NetworkConfig:
                 raise ConfigError(
                     f"network.{name}: expected at least 1, got {getattr(self, name)}."
                 )
+        self._expect_encoder("encoder", self.encoder, self.encoder_args)
 
     def _expect_sizes(self, name: str) -> None:
         """Raises unless all widths in a setting are at least 1."""
         sizes = getattr(self, name)
         if any(size < 1 for size in sizes):
             raise ConfigError(f"network.{name}: expected sizes of at least 1, got {sizes}.")
+
+    def _expect_encoder(self, name: str, encoder: str, args: dict[str, Any]) -> None:
+        """Raises unless a setting names an encoder, and gives arguments only to one that has
+        some."""
+        if encoder not in ENCODERS and ":" not in encoder:
+            raise ConfigError(
+                f"network.{name}: expected {', '.join(ENCODERS)} or an import path "
+                f"(module:Class, file.py:Class), got {encoder!r}."
+            )
+        if encoder == "auto" and args:
+            raise ConfigError(
+                f"network.{name}_args: expected none for the encoder auto, got {args!r:.100}. "
+                f"Name a class by network.{name}, or use network.hidden_sizes and others."
+            )

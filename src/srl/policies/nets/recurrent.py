@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from srl.data.spec import ArraySpec
 from srl.kernels.lstm import lstm_unroll
 
 State = dict[str, torch.Tensor]
@@ -24,6 +25,8 @@ class RecurrentCore(nn.Module):
             nn.LSTM(num_inputs, size) if kind == "lstm" else nn.GRU(num_inputs, size)
         )
         self.num_outputs = size
+        self.state_spec = {key: ArraySpec(shape=(size,)) for key in self.keys}
+        """The memory of one row."""
         self.use_kernels = True
         """Whether the kernel for LSTMs runs over ticks at which some rows are reset or held."""
         for name, weight in self.rnn.named_parameters():
