@@ -1,11 +1,13 @@
 """Evaluates the policies of runs, and makes videos of them.
 
-Each policy can be replaced by `RUN`, `RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
+Each policy, or the policy of the agents whose names match a pattern, can be replaced by `RUN`,
+`RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,7 +63,7 @@ def evaluate(
         envs=EVAL_ENVS,
         on_progress=on_progress,
     )
-    return Score(result.returns, result.lengths, result.agents, cast.names)
+    return Score(result.returns, result.lengths, result.agents, cast.names, result.metrics)
 
 
 def record_video(
@@ -141,12 +143,12 @@ def _cast(
     roles = dict(experiment.policies)
     for name in replaced:
         if name not in roles:
-            if name not in spec.agents:
+            if not fnmatch.filter(spec.agents, name):
                 raise ConfigError(
-                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}) or an "
-                    f"agent ({', '.join(spec.agents)}), got neither."
+                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}), or a "
+                    f"name or pattern of agents ({', '.join(spec.agents)}), got neither."
                 )
-            # The agent gets its own policy, in front of the policy whose pattern matches it.
+            # The agents get their own policy, in front of the policy whose pattern matches them.
             roles = {name: PolicyConfig(agents=(name,)), **roles}
     policy_agents = assign_agents(roles, list(spec.agents), idle=True)
     sources = dict(replaced)
