@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from srl.graph import StreamNode as StreamNode
     from srl.graph import WorkerGroup as WorkerGroup
     from srl.policies.actor_critic_config import ActorCriticConfig as ActorCriticConfig
+    from srl.policies.q_network_config import QNetworkConfig as QNetworkConfig
     from srl.run import Run as Run
     from srl.run import load as load
     from srl.run import resume as resume
@@ -43,6 +44,7 @@ _EXPORTS = {
     "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.envs.protocol": ("EnvConfig",),
     "srl.policies.actor_critic_config": ("ActorCriticConfig",),
+    "srl.policies.q_network_config": ("QNetworkConfig",),
     "srl.services.checkpoints": ("CheckpointConfig",),
     "srl.services.metrics": ("LoggingConfig",),
     "srl.workers.actor": ("ActorConfig",),

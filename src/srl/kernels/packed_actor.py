@@ -8,11 +8,12 @@ without this.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from srl.kernels.columns import ColumnScaling, Norm, copy_columns
 from srl.kernels.packed_towers import PackedTowers
 from srl.kernels.sampling import ChoiceSampler, VectorSampler
 from srl.kernels.towers import Layers
@@ -25,49 +26,12 @@ MakeSampler = Callable[[torch.Tensor], ChoiceSampler | VectorSampler | None]
 if there is none for these actions."""
 
 
-class Norm(Protocol):
-    """A running norm of observations, as `srl.policies.nets.norm.RunningNorm` is."""
-
-    mean: torch.Tensor
-    clip: float
-
-    @property
-    def factor(self) -> torch.Tensor:
-        """One over the standard deviation."""
-
-    def __call__(self, x: torch.Tensor) -> Any:
-        """[rows, n] normalised."""
-
-
 class Sampled(NamedTuple):
     """Actions with their log probabilities and values, by row."""
 
     action: torch.Tensor
     log_prob: torch.Tensor
     value: torch.Tensor
-
-
-class _Scaling:
-    """A running norm for vectors as columns, with numpy."""
-
-    def __init__(self, norm: Norm) -> None:
-        """Takes the current statistics of `norm`."""
-        self._norm = norm
-        self._mean = np.empty((*norm.mean.shape, 1), norm.mean.numpy().dtype)
-        self._factor = np.empty_like(self._mean)
-        self.load()
-
-    def load(self) -> None:
-        """Takes the current statistics of the norm."""
-        self._mean[:, 0] = self._norm.mean.numpy()
-        self._factor[:, 0] = self._norm.factor.numpy()
-
-    def __call__(self, obs: np.ndarray, out: np.ndarray) -> None:
-        """Writes [n, rows] into `out`, normalised."""
-        np.subtract(obs, self._mean, out)
-        np.multiply(out, self._factor, out)
-        np.maximum(out, -self._norm.clip, out=out)
-        np.minimum(out, self._norm.clip, out=out)
 
 
 class _RowBuffers:
@@ -108,8 +72,8 @@ class PackedActor:
         self._towers = PackedTowers(towers, activation)
         self._make_sampler = make_sampler
         self._norm = norm
-        self._scaling = None if norm is None or not norm.mean.is_cpu else _Scaling(norm)
-        self._write_obs = _copy if self._scaling is None else self._scaling
+        self._scaling = None if norm is None or not norm.mean.is_cpu else ColumnScaling(norm)
+        self._write_obs = copy_columns if self._scaling is None else self._scaling
         self._row_buffers: dict[int, _RowBuffers] = {}
 
     def load(self, towers: Sequence[Layers]) -> None:
@@ -154,7 +118,3 @@ class PackedActor:
             buffers = _RowBuffers(self._towers, self._make_sampler, rows)
             self._row_buffers[rows] = buffers
         return buffers
-
-
-def _copy(obs: np.ndarray, out: np.ndarray) -> None:
-    np.copyto(out, obs)

@@ -1,9 +1,10 @@
 """Samples actions from the outputs of packed towers, with numpy.
 
-Equal to `Categorical.draw` and `DiagGaussian.draw` in `srl.policies.distributions`, for a few rows
-on a CPU. There a call of numpy costs a third of a call of torch, and new memory costs as much as
-the arithmetic. So a sampler is made once for a number of rows, and keeps all memory that it writes.
-The noise comes from the caller's torch generator: the same numbers as in the distributions.
+Equal to `Categorical.draw` and `DiagGaussian.draw` in `srl.policies.distributions`, and to
+`epsilon_greedy` in `srl.policies.exploration`, for a few rows on a CPU. There a call of numpy costs
+a third of a call of torch, and new memory costs as much as the arithmetic. So a sampler is made
+once for a number of rows, and keeps all memory that it writes. The noise comes from the caller's
+torch generator: the same numbers as in those functions.
 """
 
 from __future__ import annotations
@@ -91,3 +92,36 @@ class VectorSampler:
         np.add.reduce(noise, 1, out=log_prob)
         np.multiply(log_prob, -0.5, log_prob)
         np.subtract(log_prob, np.add.reduce(self._log_std) + self._scale, log_prob)
+
+
+class EpsilonGreedySampler:
+    """Takes the action with the highest value in each row, and sometimes a random one."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        """Takes values [n, rows], which every call reads and overwrites."""
+        size, rows = value.shape
+        self.action = torch.empty(rows, dtype=torch.int64)
+        """int64 [rows]: the actions of the last call."""
+        self._noise = torch.empty(rows, size + 1, dtype=value.dtype)
+        noise = self._noise.numpy().T
+        self._scores, self._chance = noise[:-1], noise[-1]
+        self._value, self._action = value.numpy(), self.action.numpy()
+        self._is_random = np.empty(rows, np.bool_)
+
+    def __call__(
+        self,
+        mask: torch.Tensor | None,
+        epsilon: float,
+        explore: np.ndarray,
+        generator: torch.Generator,
+    ) -> None:
+        """Draws; random actions have probability `epsilon * explore` [rows], and `mask` [rows, n]
+        is True where an action is allowed."""
+        value = self._value
+        self._noise.uniform_(generator=generator)
+        # The probability in float32, as in `epsilon_greedy`.
+        np.less(self._chance, np.float32(epsilon) * explore, self._is_random)
+        np.copyto(value, self._scores, where=self._is_random)
+        if mask is not None:
+            np.copyto(value, -np.inf, where=~mask.numpy().T)
+        value.argmax(0, self._action)

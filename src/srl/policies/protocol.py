@@ -1,7 +1,8 @@
 """The interface of policies, as policy workers and algorithms use it.
 
 Every policy is a `Policy`. What an algorithm asks for beyond that is a protocol here, and the
-algorithm's `check` refuses a policy without it. PPO asks for `Unrolls` and `TracksStatistics`.
+algorithm's `check` refuses a policy without it. PPO asks for `Unrolls` and `TracksStatistics`, DQN
+for `ActionValues` and `TracksStatistics`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,15 @@ class Unroll(NamedTuple):
     """The distribution over actions, [T, B]."""
     value: torch.Tensor
     """float32 [T, B], in units of reward."""
+    policy_state: Tree
+    """[B, ...] the policy state after the last tick, or None."""
+
+
+class ValueUnroll(NamedTuple):
+    """The action values of a policy over a sequence, with gradients."""
+
+    value: torch.Tensor
+    """float32 [T, B, actions], or [T, B, actions, quantiles]: what each action leads to."""
     policy_state: Tree
     """[B, ...] the policy state after the last tick, or None."""
 
@@ -137,6 +147,27 @@ class Unrolls(Protocol):
         marks the ticks at which the policy was asked (acted or truncated). At other ticks the
         policy state does not change, and the outputs mean nothing.
         """
+
+
+@runtime_checkable
+class ActionValues(Protocol):
+    """A policy that has a value for each discrete action, and explores with epsilon."""
+
+    @property
+    def num_quantiles(self) -> int:
+        """Quantiles that give the value of an action; 0: a value is one number."""
+
+    def unroll_values(
+        self, obs: Tree, policy_state: Tree, is_first: torch.Tensor, active: torch.Tensor
+    ) -> ValueUnroll:
+        """The values of all actions, allowed or not, at every tick of [T, B, ...], with gradients.
+
+        The arguments are those of `Unrolls.unroll`.
+        """
+
+    def set_epsilon(self, epsilon: float) -> None:
+        """Sets the probability of random actions where `explore` is 1. It must be a buffer, so
+        that it is published with the weights."""
 
 
 @runtime_checkable

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 
 POLICIES = {
     "actor_critic": "srl.policies.actor_critic:ActorCritic",
+    "q_network": "srl.policies.q_network:QNetwork",
     "random": "srl.policies.random:RandomPolicy",
 }
 ENCODERS = {"auto": "srl.policies.nets.encoder:Encoder"}
 """The encoders with a short name (`network.encoder`); any other is found by its import path."""
-_CONFIGS = {"actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig"}
+_CONFIGS = {
+    "actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig",
+    "q_network": "srl.policies.q_network_config:QNetworkConfig",
+}
 """Settings classes that can be imported without the policy, which would import torch."""
 
 
