@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srl import errors as errors
+    from srl.algorithms.appo.config import APPOConfig as APPOConfig
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
     from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
@@ -39,6 +40,7 @@ _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
+    "srl.algorithms.appo.config": ("APPOConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),

@@ -1,13 +1,11 @@
 """Evaluates the policies of runs, and makes videos of them.
 
-Each policy, or the policy of the agents whose names match a pattern, can be replaced by `RUN`,
-`RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
+Each policy can be replaced by `RUN`, `RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,7 +61,7 @@ def evaluate(
         envs=EVAL_ENVS,
         on_progress=on_progress,
     )
-    return Score(result.returns, result.lengths, result.agents, cast.names, result.metrics)
+    return Score(result.returns, result.lengths, result.agents, cast.names)
 
 
 def record_video(
@@ -143,12 +141,12 @@ def _cast(
     roles = dict(experiment.policies)
     for name in replaced:
         if name not in roles:
-            if not fnmatch.filter(spec.agents, name):
+            if name not in spec.agents:
                 raise ConfigError(
-                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}), or a "
-                    f"name or pattern of agents ({', '.join(spec.agents)}), got neither."
+                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}) or an "
+                    f"agent ({', '.join(spec.agents)}), got neither."
                 )
-            # The agents get their own policy, in front of the policy whose pattern matches them.
+            # The agent gets its own policy, in front of the policy whose pattern matches it.
             roles = {name: PolicyConfig(agents=(name,)), **roles}
     policy_agents = assign_agents(roles, list(spec.agents), idle=True)
     sources = dict(replaced)

@@ -256,10 +256,9 @@ class Run:
     ) -> Score:
         """Plays whole episodes, greedily unless `explore`, and returns the scores by policy.
 
-        `policies` replaces policies, or the policies of agents by name or pattern:
-        `{"hider": "RUN@best", "seeker_*": "random"}`. `trust` is as for `load`, for all of these
-        runs. `checkpoint` may be `best`, or `best:POLICY` where several policies learn.
-        `on_progress(episodes, steps)` is called after each step.
+        `policies` replaces policies: `{"hider": "RUN@best", "seeker": "random"}`. `trust` is as for
+        `load`, for all of these runs. `checkpoint` may be `best`, or `best:POLICY` where several
+        policies learn. `on_progress(episodes, steps)` is called after each step.
         """
         refuse_while_importing("run.evaluate")
         from srl.evaluation import evaluate

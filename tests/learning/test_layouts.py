@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import srl
+from srl.recipes import find_recipe
 from srl.services.metrics import read_metrics
 
 MOST_STEPS = 160_000
@@ -35,14 +36,16 @@ def test_cartpole_is_solved_without_kernels(train: Callable[..., srl.Run]) -> No
     assert run.summary.env_steps <= MOST_STEPS
 
 
-def test_vtrace_learns_from_data_that_is_many_versions_old(train: Callable[..., srl.Run]) -> None:
+def test_appo_learns_from_data_that_is_many_versions_old(train: Callable[..., srl.Run]) -> None:
     # Seen over seeds 1 to 6: solved after 80,000 to 145,000 steps, at a mean age of 8 versions.
+    settings = find_recipe("cartpole")().algorithm
     run = train(
         "cartpole",
         layout="inline",
         until="return>=475",
         set={
-            "algorithm.use_vtrace": True,
+            **{f"algorithm.{key}": value for key, value in settings.items()},
+            "algorithm.name": "appo",
             "algorithm.max_policy_age": 8,
             "algorithm.learning_rate": 1e-3,
             "sample.slots": 16,

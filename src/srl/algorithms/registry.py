@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from srl.algorithms.config import AlgorithmConfig
     from srl.algorithms.protocol import Algorithm
 
-ALGORITHMS = {"ppo": "srl.algorithms.ppo.learner:PPO"}
-_CONFIGS = {"ppo": "srl.algorithms.ppo.config:PPOConfig"}
+ALGORITHMS = {
+    "ppo": "srl.algorithms.ppo.learner:PPO",
+    "appo": "srl.algorithms.appo.learner:APPO",
+}
+_CONFIGS = {
+    "ppo": "srl.algorithms.ppo.config:PPOConfig",
+    "appo": "srl.algorithms.appo.config:APPOConfig",
+}
 """Settings classes that can be imported without the algorithm, which would import torch."""
 
 

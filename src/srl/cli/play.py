@@ -17,7 +17,6 @@ srl eval runs/cartpole --episodes 100
 srl eval runs/cartpole --checkpoint best --json
 srl eval runs/tag --policy 'chaser=runs/a@best' --policy 'runner=runs/b'
 srl eval runs/tictactoe --policy 'player_2=random'
-srl eval runs/tag --opponent runs/tag@v20 --side 'adversary_*'
 srl eval runs/tag --checkpoint best:chaser
 """
 
@@ -64,16 +63,7 @@ def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
         action="append",
         default=[],
         metavar="NAME=RUN[@CHECKPOINT[:POLICY]]",
-        help="replace policy NAME, or the policy of the agents that match NAME (a pattern like "
-        "'seeker_*'), by a policy of another run, or by `random`",
-    )
-    parser.add_argument(
-        "--opponent",
-        metavar="RUN[@CHECKPOINT[:POLICY]]",
-        help="let this policy (or `random`) play the agents of --side",
-    )
-    parser.add_argument(
-        "--side", metavar="PATTERN", help="the agents that --opponent plays, like 'seeker_*'"
+        help="replace policy or agent NAME by a policy of another run, or by `random`",
     )
     parser.add_argument(
         "--seed", type=int, default=1_000_000, metavar="N", help="seed of the episodes"
@@ -84,15 +74,10 @@ def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
     add_trust(parser)
 
 
-def _replaced(args: argparse.Namespace) -> dict[str, str]:
-    """Which source replaces which policy or agents, by `--policy`, `--opponent` and `--side`."""
+def _parse_policies(pairs: list[str]) -> dict[str, str]:
+    """The values of `--policy`: which source replaces which policy or agent."""
     found = {}
-    if (args.opponent is None) != (args.side is None):
-        missing = "--side PATTERN" if args.side is None else "--opponent RUN@CHECKPOINT"
-        raise ConfigError(f"--opponent: expected --opponent and --side together; add {missing}.")
-    if args.opponent is not None:
-        found[args.side] = args.opponent
-    for pair in args.policy:
+    for pair in pairs:
         name, _, source = pair.partition("=")
         if not name or not source:
             raise ConfigError(f"--policy: expected NAME=RUN[@CHECKPOINT[:POLICY]], got {pair!r}.")
@@ -140,7 +125,7 @@ def _eval(args: argparse.Namespace) -> int:
         score = load(args.directory).evaluate(
             args.episodes,
             checkpoint=args.checkpoint,
-            policies=_replaced(args),
+            policies=_parse_policies(args.policy),
             seed=args.seed,
             explore=args.explore,
             trust=args.trust,
@@ -149,8 +134,7 @@ def _eval(args: argparse.Namespace) -> int:
     if args.json:
         returns = score.by_name()
         table = {name: {**row, "returns": returns[name]} for name, row in score.table().items()}
-        shown = {"run": args.directory, "checkpoint": args.checkpoint, "policies": table}
-        print(json.dumps({**shown, "metrics": score.metric_means()}))
+        print(json.dumps({"run": args.directory, "checkpoint": args.checkpoint, "policies": table}))
     else:
         print(score)
     return 0
@@ -164,7 +148,7 @@ def _play(args: argparse.Namespace) -> int:
             args.video,
             episodes=args.episodes,
             checkpoint=args.checkpoint,
-            policies=_replaced(args),
+            policies=_parse_policies(args.policy),
             seed=args.seed,
             explore=args.explore,
             trust=args.trust,

@@ -73,8 +73,6 @@ class PlayedEpisodes:
     lengths: dict[str, list[int]]
     agents: dict[str, list[int]]
     """Index of each episode's agent among the policy's agents."""
-    metrics: dict[str, list[float]]
-    """What the environment reports of each episode, by name; NaN where it does not know."""
 
 
 class Player:
@@ -105,7 +103,6 @@ class Player:
             returns={policy: [] for policy in envs.policy_agents},
             lengths={policy: [] for policy in envs.policy_agents},
             agents={policy: [] for policy in envs.policy_agents},
-            metrics={name: [] for name in envs.spec.metrics},
         )
         self._sums = {policy: np.zeros(r._explore.size) for policy, r in self._runners.items()}
         self._counts = {
@@ -156,9 +153,4 @@ class Player:
                     self.result.agents[policy].append(int(row % agents))
                 sums[row] = 0.0
                 counts[row] = 0
-        ended &= over & (self._left > 0)
-        self._left -= ended
-        # Every policy's record has the metrics of all environments.
-        step = next(iter(self._steps.values()))
-        for name, values in (step.metrics or {}).items():
-            self.result.metrics[name] += values[ended].tolist()
+        self._left -= over & ended & (self._left > 0)

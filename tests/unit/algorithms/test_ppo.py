@@ -13,6 +13,7 @@ import pytest
 import torch
 from ppo_data import AGENT, learn, random_batch, trajectory_spec
 
+from srl.algorithms.appo.learner import APPO
 from srl.algorithms.collective import Collective
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.global_batch import GlobalBatch
@@ -43,11 +44,11 @@ NETWORKS = {
 }
 
 
-def make(network: dict[str, Any], **settings: Any) -> tuple[PPO, PPOConfig]:
+def make(network: dict[str, Any], kind: type[PPO] = PPO, **settings: Any) -> tuple[PPO, PPOConfig]:
     torch.manual_seed(0)
-    config = PPOConfig(**{"rollout_length": 8, "chunk_length": 4, "epochs": 2, **settings})
+    config = kind.Config(**{"rollout_length": 8, "chunk_length": 4, "epochs": 2, **settings})
     policy = ActorCritic(AGENT, ActorCriticConfig(hidden_sizes=(8,), **network))
-    return PPO(policy, config, seed=3), config
+    return kind(policy, config, seed=3), config
 
 
 def weights(algorithm: PPO) -> dict[str, torch.Tensor]:
@@ -55,12 +56,12 @@ def weights(algorithm: PPO) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("vtrace", [False, True])
-def test_what_is_masked_changes_nothing(name: str, vtrace: bool) -> None:
+@pytest.mark.parametrize("kind", [PPO, APPO])
+def test_what_is_masked_changes_nothing(name: str, kind: type[PPO]) -> None:
     """Not even NaN, or actions that do not exist."""
     outcomes = []
     for spoil in (False, True):
-        algorithm, _ = make(NETWORKS[name], use_vtrace=vtrace)
+        algorithm, _ = make(NETWORKS[name], kind)
         for seed in range(2):
             batch = random_batch(algorithm, seed)
             data = batch.data
@@ -73,7 +74,7 @@ def test_what_is_masked_changes_nothing(name: str, vtrace: bool) -> None:
                 data.action_mask[~asked] = False
                 data.reward[~data.acted] = np.nan
                 data.reward[-1] = np.nan
-                data.extras["log_prob"][-1] = np.nan if not vtrace else 0.0
+                data.extras["log_prob"][-1] = np.nan if kind is PPO else 0.0
             metrics = learn(algorithm, batch)
         outcomes.append((metrics, weights(algorithm)))
     (metrics, plain), (spoiled_metrics, spoiled) = outcomes
@@ -93,11 +94,11 @@ def test_an_update_makes_its_numbers_where_its_data_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_with_vtrace_samples_are_bounded_by_the_policy_that_took_them(name: str) -> None:
+def test_samples_of_appo_are_bounded_by_the_policy_that_took_them(name: str) -> None:
     """However old: what an older policy took is no different from what this one did."""
     found = []
     for older in (False, True):
-        algorithm, _ = make(NETWORKS[name], use_vtrace=True, minibatches=3, clip=0.05)
+        algorithm, _ = make(NETWORKS[name], APPO, minibatches=3, clip=0.05)
         batch = random_batch(algorithm)
         if not older:
             batch.data.policy_version[batch.data.acted] = batch.learner_version

@@ -9,7 +9,7 @@ import pytest
 import torch
 from ppo_data import ToyWorld, learn
 
-from srl.algorithms.ppo.config import PPOConfig
+from srl.algorithms.appo.learner import APPO
 from srl.algorithms.ppo.learner import PPO
 from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete, MultiBinary, MultiDiscrete
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
@@ -20,16 +20,21 @@ VECTOR = ArraySpec(shape=(2,))
 
 
 def train(
-    agent: AgentSpec, network: dict[str, Any], world: dict[str, Any], updates: int, **settings: Any
+    agent: AgentSpec,
+    network: dict[str, Any],
+    world: dict[str, Any],
+    updates: int,
+    kind: type[PPO] = PPO,
+    **settings: Any,
 ) -> list[float]:
     """Mean reward per action of every batch, in the order of training."""
     torch.manual_seed(0)
     policy = ActorCritic(agent, ActorCriticConfig(**network))
-    config = PPOConfig(
+    config = kind.Config(
         **{"rollout_length": 16, "learning_rate": 3e-3, "entropy_coefficient": 0.0, **settings}
     )
     toy = ToyWorld(policy, config, rows=32, **world)
-    algorithm = PPO(policy, config, seed=1)
+    algorithm = kind(policy, config, seed=1)
     rewards = []
     for _ in range(updates):
         batch, reward = toy.batch()
@@ -54,10 +59,10 @@ BANDIT = {"episode_length": 3, "observe": one_hot, "pay": matches}
     [{"normalize_returns": False}, {"normalize_obs": True}, {"kernels": "reference"}],
     ids=["plain", "normalised", "reference"],
 )
-@pytest.mark.parametrize("vtrace", [False, True])
-def test_contextual_bandit(network: dict[str, Any], vtrace: bool) -> None:
+@pytest.mark.parametrize("kind", [PPO, APPO])
+def test_contextual_bandit(network: dict[str, Any], kind: type[PPO]) -> None:
     agent = AgentSpec(obs=VECTOR, action=Discrete(2))
-    assert train(agent, network, BANDIT, 15, use_vtrace=vtrace)[-1] > 0.9
+    assert train(agent, network, BANDIT, 15, kind, epochs=4)[-1] > 0.9
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from ppo_data import AGENT, learn, random_batch, split_batch
 
+from srl.algorithms.appo.learner import APPO
 from srl.algorithms.collective import Collective
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
@@ -28,7 +29,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "memory": ({"recurrent": "lstm", "recurrent_size": 8}, {"chunk_length": 4, "burn_in": 4}),
     "early stop": ({}, {"target_kl": 1e-4, "learning_rate": 0.02}),
     "one minibatch": ({}, {"minibatches": 1, "normalize_advantages": False}),
-    "v-trace": ({}, {"use_vtrace": True}),
+    "v-trace": ({}, {"kind": APPO}),
 }
 
 
@@ -67,11 +68,11 @@ def together(learners: list[PPO], work: Callable[[int, PPO], Any]) -> list[Any]:
         return list(pool.map(run, range(count)))
 
 
-def make(network: dict[str, Any], **settings: Any) -> PPO:
+def make(network: dict[str, Any], kind: type[PPO] = PPO, **settings: Any) -> PPO:
     torch.manual_seed(0)
     settings = {"rollout_length": 8, "epochs": 2, "minibatches": 3, **settings}
     policy = ActorCritic(AGENT, ActorCriticConfig(hidden_sizes=(16,), **network))
-    return PPO(policy, PPOConfig(**settings), seed=1)
+    return kind(policy, kind.Config(**settings), seed=1)
 
 
 def make_batches(algorithm: PPO, num_items: int, rows: int, updates: int) -> list[SampleBatch]:

@@ -136,10 +136,6 @@ def test_a_policy_may_be_replaced(run, capsys):
     assert "nobody" in capsys.readouterr().err
     assert main(["eval", str(run.path), "--checkpoint", "12345"]) == 1
     assert "12345" in capsys.readouterr().err
-    assert main(["eval", str(run.path), "--opponent", "random", "--side", "agent"]) == 0
-    assert "agent: " in capsys.readouterr().out
-    assert main(["eval", str(run.path), "--opponent", "random"]) == 2
-    assert "add --side PATTERN" in capsys.readouterr().err
 
 
 def test_the_policy_acts_on_one_observation_and_on_batches(run):

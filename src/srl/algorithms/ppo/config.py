@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from srl.algorithms.config import AlgorithmConfig, Sampling
+from srl.algorithms.config import Sampling
+from srl.algorithms.policy_gradient import PolicyGradientConfig
 from srl.algorithms.suggestion import Suggestion, fit_to_memory, has_images
 from srl.data.spec import Box, EnvSpec
-from srl.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(AlgorithmConfig):
+class PPOConfig(PolicyGradientConfig):
     """Settings of PPO, `--set algorithm.*`."""
 
-    rollout_length: int = 128
-    """Ticks of a fragment that the loss sees."""
     epochs: int = 4
     """Times that each sample is used in one update."""
     minibatches: int = 4
     """Parts that each epoch is split into, with one optimizer step for each."""
-    learning_rate: float = 2.5e-4
-    """Adam's step size at the start."""
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"
-    """`linear` goes to 0 at the end of the experiment."""
-    gamma: float = 0.99
-    """Discount per action."""
     gae_lambda: float = 0.95
     """Decay of the advantage trace: 0 is one-step, 1 is Monte Carlo."""
     clip: float = 0.2
@@ -35,28 +27,12 @@ class PPOConfig(AlgorithmConfig):
     value_clip: float | None = None
     """How far (in units of reward) a value may move in one update before its gradient stops; unset:
     no limit."""
-    value_coefficient: float = 0.5
-    """Weight of the value loss."""
-    entropy_coefficient: float = 0.01
-    """Weight of the entropy bonus at the start."""
-    entropy_coefficient_end: float | None = None
-    """Its weight at the end of the experiment, reached linearly; unset: constant."""
     normalize_advantages: bool = True
     """Advantages of each minibatch get mean 0 and standard deviation 1."""
-    max_grad_norm: float | None = 0.5
-    """Longer gradients are shortened to this norm; unset: never."""
     target_kl: float | None = None
     """No further epoch once the mean KL divergence of one is above this; unset: all epochs."""
     adam_eps: float = 1e-5
     """Adam's epsilon."""
-    clip_reward: Literal["sign"] | float | None = None
-    """`sign` learns from the sign of rewards, a number bounds them; unset: rewards as they are."""
-    use_vtrace: bool = False
-    """V-trace targets instead of GAE: for data that is several policy versions old."""
-    vtrace_rho_clip: float = 1.0
-    """V-trace: largest importance weight of a temporal difference."""
-    vtrace_c_clip: float = 1.0
-    """V-trace: largest importance weight of the trace."""
     chunk_length: int = 0
     """Ticks that a policy with memory is trained through at once; must divide rollout_length. 0: 16
     if that divides it, else the whole rollout."""
@@ -66,36 +42,18 @@ class PPOConfig(AlgorithmConfig):
     """Policy versions that data may lag when it is consumed; 0 is synchronous, unset unbounded."""
 
     def __post_init__(self) -> None:
-        check_types(self, "algorithm")
-        for name in ("rollout_length", "epochs", "minibatches"):
+        super().__post_init__()
+        for name in ("epochs", "minibatches"):
             self._expect(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("learning_rate", "clip", "adam_eps", "vtrace_rho_clip", "vtrace_c_clip"):
-            self._expect(name, 0 < getattr(self, name) < math.inf, "a positive number")
-        for name in ("value_clip", "max_grad_norm", "target_kl"):
-            value = getattr(self, name)
-            self._expect(name, value is None or value > 0, "a positive number or nothing")
-        for name in ("value_coefficient", "entropy_coefficient"):
-            self._expect(name, 0 <= getattr(self, name) < math.inf, "a number of at least 0")
-        end = self.entropy_coefficient_end
-        self._expect("entropy_coefficient_end", end is None or end >= 0, "at least 0 or nothing")
-        for name in ("gamma", "gae_lambda"):
-            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
-        schedules = ("constant", "linear")
-        self._expect(
-            "learning_rate_schedule", self.learning_rate_schedule in schedules, "constant or linear"
-        )
-        bound = self.clip_reward
-        positive = not isinstance(bound, str) and (bound is None or bound > 0)
-        self._expect(
-            "clip_reward", bound == "sign" or positive, "sign, a positive number or nothing"
-        )
+        self._expect_positive("clip", "adam_eps")
+        self._expect_positive_or_nothing("value_clip", "target_kl")
+        self._expect_share("gae_lambda")
         divides = self.chunk_length >= 0 and self.rollout_length % self.chunk_ticks == 0
         self._expect(
             "chunk_length", divides, f"a divisor of rollout_length {self.rollout_length}, or 0"
         )
         self._expect("burn_in", self.burn_in >= 0, "at least 0")
-        age = self.max_policy_age
-        self._expect("max_policy_age", age is None or age >= 0, "at least 0 or nothing")
+        self._expect_age("max_policy_age")
 
     @classmethod
     def suggest(cls, spec: EnvSpec) -> Suggestion:
@@ -153,14 +111,3 @@ class PPOConfig(AlgorithmConfig):
         """Ticks between two stored policy states: one at the start of every chunk and of its
         burn-in."""
         return math.gcd(self.chunk_ticks, self.burn_in)
-
-    def learning_rate_at(self, progress: float) -> float:
-        """The learning rate after this share of the experiment."""
-        if self.learning_rate_schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * max(0.0, 1.0 - progress)
-
-    def entropy_coefficient_at(self, progress: float) -> float:
-        """The weight of the entropy bonus after this share of the experiment."""
-        start, end = self.entropy_coefficient, self.entropy_coefficient_end
-        return start if end is None else start + (end - start) * min(1.0, progress)

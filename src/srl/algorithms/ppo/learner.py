@@ -7,34 +7,25 @@ from collections.abc import Iterator
 
 import torch
 
-from srl.algorithms.collective import Collective
 from srl.algorithms.learning.adam import Adam
-from srl.algorithms.learning.buffers import PolicyBuffers, track
 from srl.algorithms.learning.flat_optimizer import FlatOptimizer
-from srl.algorithms.learning.step import Metrics, means, sum_over_ranks, take_step
-from srl.algorithms.learning.torch_optimizer import as_flat
+from srl.algorithms.learning.policy_gradient import PolicyGradient
+from srl.algorithms.learning.step import Metrics
 from srl.algorithms.ops.gae import gae
-from srl.algorithms.ops.vtrace import vtrace
 from srl.algorithms.ppo.config import PPOConfig
-from srl.algorithms.ppo.evaluate import PolicyOutputs, evaluate, evaluate_all
+from srl.algorithms.ppo.evaluate import PolicyOutputs, evaluate
 from srl.algorithms.ppo.fast import fast_surrogate, gradients_by_hand
 from srl.algorithms.ppo.global_batch import GlobalBatch
 from srl.algorithms.ppo.minibatches import minibatches
 from srl.algorithms.ppo.rollout import Minibatch, Rollout
 from srl.algorithms.ppo.surrogate import LossWeights, SurrogateSamples, surrogate
-from srl.algorithms.protocol import Algorithm, seeded
+from srl.algorithms.protocol import seeded
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
-from srl.policies.protocol import (
-    Policy,
-    TracksStatistics,
-    Unrolls,
-    require_extras,
-    require_protocol,
-)
+from srl.policies.protocol import Policy
 
 
-class PPO(Algorithm):
+class PPO(PolicyGradient):
     """Clipped policy gradients with a learned value baseline.
 
     For an algorithm of your own, override what differs in a subclass: `loss` (one minibatch to a
@@ -42,7 +33,6 @@ class PPO(Algorithm):
     """
 
     Config = PPOConfig
-    data_parallel = True
     handles_stale_samples = True
     config: PPOConfig
 
@@ -54,46 +44,17 @@ class PPO(Algorithm):
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> None:
-        self.check(config, policy)
-        assert isinstance(policy, Unrolls)
-        assert isinstance(policy, TracksStatistics)
-        self.device = torch.device(device)
-        self.policy = policy.to(self.device)
-        self._sequences: Unrolls = policy
-        self._statistics: TracksStatistics = policy
-        self.config = config
-        self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
-        self.num_updates = 0
-        self.progress = 0.0
-        """Share of the experiment that is over, for schedules."""
+        super().__init__(policy, config, device=device)
         self._generator = seeded(seed)
         own = type(self)
         # A subclass with another objective needs autograd.
         own_loss = own.loss is not PPO.loss or own.evaluate is not PPO.evaluate
         self._manual = None if own_loss else policy.manual_gradients
         self._surrogate = surrogate if policy.kernels == "reference" else fast_surrogate
-        self._buffers = PolicyBuffers(policy)
-        self._counters_backup = self._generator.get_state(), 0
-
-    @classmethod
-    def check(cls, config: PPOConfig, policy: Policy) -> None:
-        """PPO needs log_prob and value with every action, sequences, and running statistics."""
-        require_extras(policy, ("log_prob", "value"), cls.__name__)
-        require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
-        require_protocol(
-            policy,
-            TracksStatistics,
-            cls.__name__,
-            "If it has no running statistics, inherit TracksStatistics, which does nothing.",
-        )
+        self._generator_backup = self._generator.get_state()
 
     def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
-        """The optimizer of `self.policy`'s parameters: Adam, or one of `torch.optim`.
-
-        An optimizer of torch must step by dense gradients alone (not LBFGS or SparseAdam). It may
-        have several groups of parameters, and may leave parameters out. `learning_rate_schedule`
-        scales its own learning rates; `algorithm.learning_rate` counts only where you pass it on.
-        """
+        """The optimizer: Adam, unless a subclass has another."""
         config = self.config
         return Adam(
             self.policy.parameters(),
@@ -102,28 +63,21 @@ class PPO(Algorithm):
             use_kernels=self.policy.kernels != "reference",
         )
 
+    def make_rollout(self, batch: SampleBatch) -> Rollout:
+        """The batch on the device."""
+        return Rollout(batch, self.policy, self.device)
+
     def targets(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Advantages and value targets, [T, B] each."""
-        config = self.config
-        given = {
-            "reward": self.clipped_reward(rollout.reward),
-            "acted": rollout.acted,
-            "terminated": rollout.terminated,
-            "truncated": rollout.truncated,
-        }
-        if config.use_vtrace:
-            log_prob, value = evaluate_all(self._sequences, rollout)
-            traced = vtrace(
-                log_ratio=log_prob - rollout.log_prob,
-                value=value,
-                gamma=config.gamma,
-                lam=config.gae_lambda,
-                rho_clip=config.vtrace_rho_clip,
-                c_clip=config.vtrace_c_clip,
-                **given,
-            )
-            return traced.advantage_t, traced.target_t
-        result = gae(value=rollout.value, gamma=config.gamma, lam=config.gae_lambda, **given)
+        result = gae(
+            value=rollout.value,
+            reward=self.clipped_reward(rollout.reward),
+            acted=rollout.acted,
+            terminated=rollout.terminated,
+            truncated=rollout.truncated,
+            gamma=self.config.gamma,
+            lam=self.config.gae_lambda,
+        )
         return result.advantage_t, result.return_t
 
     def loss(self, minibatch: Minibatch) -> tuple[torch.Tensor, Metrics]:
@@ -141,37 +95,17 @@ class PPO(Algorithm):
 
     def evaluate(self, minibatch: Minibatch) -> PolicyOutputs:
         """The current outputs of the policy for the samples of a minibatch, with gradients."""
-        return evaluate(self._sequences, minibatch)
-
-    def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
-        """The rewards that the loss sees."""
-        match self.config.clip_reward:
-            case None:
-                return reward
-            case "sign":
-                return reward.sign()
-            case bound:
-                return reward.clamp(-float(bound), float(bound))
+        return evaluate(self._unrolls, minibatch)
 
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         """One learner step: targets once, then epochs; yields None after each minibatch."""
         config = self.config
-        self.progress = progress
-        self.optimizer.lr = config.learning_rate_at(progress)
-        rollout = Rollout(batch, self.policy, self.device)
-        first = self.num_updates == 0
-        if first:
-            # Fresh networks choose almost uniformly for any input, so the statistics may change
-            # before the first training. Later that would move the policy away from the rollout's
-            # log_probs.
-            track(self._statistics.track_obs, *rollout.frames(), update=self.num_updates)
-        if config.use_vtrace:
-            rollout.bound_by_behaviour()
+        rollout = self.make_rollout(batch)
+        self._start_update(progress, rollout)
         rollout.set_targets(*self.targets(rollout))
         global_batch = GlobalBatch(rollout, batch.num_fragments, self.collective)
         summary = global_batch.metrics()
-        returns = rollout.select(rollout.target)
-        track(self._statistics.track_returns, returns, update=self.num_updates)
+        self._track_returns(rollout.select(rollout.target))
         records: list[Metrics] = []
         epochs_done = 0
         for _ in range(config.epochs):
@@ -194,47 +128,27 @@ class PPO(Algorithm):
                 divergence = torch.stack([m["approx_kl"] for m in records[start:]]).mean()
                 if float(divergence) > config.target_kl:
                     break
-        if not first:
-            track(self._statistics.track_obs, *rollout.frames(), update=self.num_updates)
-        self._buffers.synchronize()
-        self.num_updates += 1
-        metrics = means(records) | {name: float(value) for name, value in summary.items()}
-        metrics["learning_rate"] = self.optimizer.lr
-        metrics["entropy_coefficient"] = config.entropy_coefficient_at(progress)
-        metrics["epochs_done"] = float(epochs_done)
-        yield TrainResult(metrics)
+        metrics = self._finish_update(rollout, records, summary)
+        yield TrainResult({**metrics, "epochs_done": float(epochs_done)})
 
     def state(self) -> Tree:
-        """The optimizer's state by parameter name, the random state and the number of updates."""
-        return {
-            "optimizer": self.optimizer.state(self.policy),
-            "generator": self._generator.get_state().numpy().copy(),
-            "num_updates": self.num_updates,
-        }
+        """Also the random state."""
+        return {**super().state(), "generator": self._generator.get_state().numpy().copy()}
 
     def restore(self, state: Tree) -> None:
         """Continues from `state`; bit for bit if the policy's weights are restored, too."""
-        self.optimizer.restore(self.policy, state["optimizer"])
+        super().restore(state)
         self._generator.set_state(torch.from_numpy(state["generator"].copy()))
-        self.num_updates = int(state["num_updates"])
-
-    def join(self, collective: Collective) -> None:
-        """Learns with other trainers: statistics are of all data, other buffers the first one's."""
-        super().join(collective)
-        self._buffers.join(collective)
 
     def backup(self) -> None:
-        """Copies all that an update changes into kept memory: no new pages for each update."""
-        self.optimizer.backup()
-        self._buffers.backup()
-        self._counters_backup = self._generator.get_state(), self.num_updates
+        """Also keeps the random state."""
+        super().backup()
+        self._generator_backup = self._generator.get_state()
 
     def rollback(self) -> None:
         """Restores what the last `backup` copied."""
-        self.optimizer.rollback()
-        self._buffers.rollback()
-        generator, self.num_updates = self._counters_backup
-        self._generator.set_state(generator)
+        super().rollback()
+        self._generator.set_state(self._generator_backup)
 
     def _objective(self, minibatch: Minibatch) -> tuple[SurrogateSamples, LossWeights]:
         """The data and the weights of the objective."""
@@ -268,10 +182,4 @@ class PPO(Algorithm):
     def _step(self, minibatch: Minibatch) -> Metrics:
         """One optimizer step."""
         loss, metrics = self._find_gradients(minibatch)
-        loss, metrics = sum_over_ranks(
-            self.collective, self.optimizer, loss, metrics, minibatch.share
-        )
-        norm = take_step(self.optimizer, loss, self.config.max_grad_norm, self.num_updates)
-        metrics["loss"] = loss
-        metrics["grad_norm"] = loss.new_tensor(norm)
-        return metrics
+        return self._apply(loss, metrics, minibatch.share)
