@@ -11,8 +11,13 @@ from srl.data.tree import Tree, flatten
 from srl.errors import ConfigError
 from srl.policies.actor_critic_config import ActorCriticConfig
 from srl.policies.fast_towers import FastTowers, why_no_towers
-from srl.policies.nets.encoder import ObsNorm, flat_obs, has_image
-from srl.policies.nets.encoder_choice import choose_encoder, num_outputs, select_obs
+from srl.policies.nets.encoder import flat_obs, has_image
+from srl.policies.nets.encoder_choice import (
+    choose_encoder,
+    make_obs_norm,
+    num_outputs,
+    select_obs,
+)
 from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import MLP, orthogonal
 from srl.policies.nets.norm import RunningNorm
@@ -40,9 +45,10 @@ class ActorCritic(Policy):
         if self.shared is None:
             alike = not config.has_own_critic_encoder
             self.shared = alike and (recurrent != "none" or has_image(agent.obs))
-        self.obs_norm = ObsNorm(agent.obs) if config.normalize_obs else None
         self.return_scale = RunningNorm(()) if config.normalize_returns else None
         self.encoder = self.make_encoder()
+        normalize = config.normalize_obs
+        self.obs_norm = make_obs_norm(self.encoder, agent.obs) if normalize else None
         self.value_encoder = None if self.shared else self.make_critic_encoder()
         width = num_outputs(self.encoder)
         value_width = width if self.value_encoder is None else num_outputs(self.value_encoder)

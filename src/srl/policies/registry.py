@@ -16,7 +16,10 @@ POLICIES = {
     "q_network": "srl.policies.q_network:QNetwork",
     "random": "srl.policies.random:RandomPolicy",
 }
-ENCODERS = {"auto": "srl.policies.nets.encoder:Encoder"}
+ENCODERS = {
+    "auto": "srl.policies.nets.encoder:Encoder",
+    "entities": "srl.policies.nets.entities:EntityEncoder",
+}
 """The encoders with a short name (`network.encoder`); any other is found by its import path."""
 _CONFIGS = {
     "actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig",

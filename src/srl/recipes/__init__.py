@@ -19,6 +19,12 @@ _FAMILIES = {
     "atari": ("pong", "pong_envpool", "breakout"),
     "mujoco": ("halfcheetah", "halfcheetah_envpool", "hopper"),
     "multiagent": ("simple_tag", "simple_spread", "tictactoe", "tictactoe_random"),
+    "hide_and_seek": (
+        "hide_and_seek",
+        "hide_and_seek_quadrant",
+        "hide_and_seek_chase",
+        "hide_and_seek_fort",
+    ),
 }
 
 RECIPES = {name: f"srl.recipes.{f}:{name}" for f, names in _FAMILIES.items() for name in names}

@@ -27,10 +27,10 @@ class NetworkConfig:
     image_features: int = 512
     """Width of the layer after the convolutions of an image."""
     encoder: str = "auto"
-    """What makes features of observations: `auto` (by their kinds), or the import path of a class
-    of yours: a torch module `Class(obs, **encoder_args)`, where `obs` is the tree of ArraySpec. It
-    maps a flat dict of observations ([N, ...] by path) to [N, num_outputs], and has an attribute
-    `num_outputs`."""
+    """What makes features of observations: `auto` (by their kinds), `entities` (self-attention over
+    entities that masks show, `EntityEncoder`), or the import path of a class of yours: a torch
+    module `Class(obs, **encoder_args)`, where `obs` is the tree of ArraySpec. It maps a flat dict
+    of observations ([N, ...] by path) to [N, num_outputs], and has an attribute `num_outputs`."""
     encoder_args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of that class."""
     recurrent: Literal["none", "lstm", "gru"] = "none"

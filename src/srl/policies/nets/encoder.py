@@ -97,20 +97,24 @@ class ObsNorm(nn.Module):
 
     def __init__(self, obs: Tree) -> None:
         super().__init__()
-        self.specs: dict[str, ArraySpec] = {
-            path: spec for path, spec in flatten(obs).items() if _is_plain_numbers(spec)
-        }
-        self.norms = nn.ModuleList(RunningNorm(spec.shape) for spec in self.specs.values())
+        shapes = self.statistics(obs)
+        self.paths = list(shapes)
+        self.norms = nn.ModuleList(RunningNorm(shape) for shape in shapes.values())
+
+    def statistics(self, obs: Tree) -> dict[str, tuple[int, ...]]:
+        """The shape of the statistics of each leaf that is normalised, by its path."""
+        leaves = flatten(obs).items()
+        return {path: spec.shape for path, spec in leaves if _is_plain_numbers(spec)}
 
     def forward(self, flat_obs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Returns the same leaves, with numbers normalised."""
         dtype = torch.get_default_dtype()
-        norms = zip(self.specs, self.norms, strict=True)
+        norms = zip(self.paths, self.norms, strict=True)
         return {**flat_obs, **{path: norm(flat_obs[path].to(dtype)) for path, norm in norms}}
 
     def track(self, flat_obs: dict[str, torch.Tensor], mask: torch.Tensor) -> None:
         """Updates the statistics with the single frames [T, B, ...] where `mask` [T, B] is set."""
-        for path, norm in zip(self.specs, self.norms, strict=True):
+        for path, norm in zip(self.paths, self.norms, strict=True):
             assert isinstance(norm, RunningNorm)
             norm.track(flat_obs[path][mask], f"obs.{path}" if path else "obs")
 

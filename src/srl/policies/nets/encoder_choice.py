@@ -10,7 +10,7 @@ from torch import nn
 from srl.data.tree import Tree, flatten, unflatten
 from srl.errors import ConfigError
 from srl.policies.nets.config import NetworkConfig
-from srl.policies.nets.encoder import Encoder
+from srl.policies.nets.encoder import Encoder, ObsNorm
 from srl.policies.registry import ENCODERS
 from srl.resolve import resolve
 from srl.tracebacks import user_code
@@ -54,6 +54,12 @@ def num_outputs(encoder: nn.Module) -> int:
             f"(the width of its features, at least 1), got {width!r}."
         )
     return int(width)
+
+
+def make_obs_norm(encoder: nn.Module, obs: Tree) -> ObsNorm:
+    """What normalises observations: the encoder's own class `Norm`, if it has one."""
+    kind: type[ObsNorm] = getattr(encoder, "Norm", ObsNorm)
+    return kind(obs)
 
 
 def select_obs(obs: Tree, paths: tuple[str, ...], setting: str) -> Tree:

@@ -149,7 +149,8 @@ def test_without_mujoco_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
         package.__getattr__("HideAndSeek")
 
 
-def test_a_name_without_a_recipe_gets_an_experiment() -> None:
-    experiment = find_experiment("hide_and_seek_chase", {"horizon": 10})
-    assert experiment.env.id == "hide_and_seek_chase"
-    assert list(experiment.policies) == ["default"]
+def test_recipes_take_settings_of_the_game() -> None:
+    for name in VARIANTS:
+        experiment = find_experiment(name, {"horizon": 10})
+        assert experiment.env == EnvConfig(id=name, args={"horizon": 10})
+        assert list(experiment.policies) == ["default"], "one policy plays both teams"
