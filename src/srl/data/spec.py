@@ -143,6 +143,20 @@ class EnvSpec(msgspec.Struct, frozen=True, kw_only=True):
         return next(iter(self.agents.values()))
 
 
+class TeamSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agents of one policy in one environment have together."""
+
+    num_agents: int = 1
+    """Their number. Rows are env-major, so `[B // num_agents, num_agents]` is a reshape."""
+    env_state: Any = None
+    """A tree of ArraySpec for the environment's global state, or None."""
+    turn_based: bool = False
+    """True where they may be alive without acting in a tick."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "env_state", from_plain(self.env_state))
+
+
 def action_bounds_warning(spec: EnvSpec) -> str:
     """A warning about action bounds that a new policy hardly ever reaches; "" if there are none.
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from srl.data.spec import AgentSpec
+from srl.data.spec import AgentSpec, TeamSpec
 from srl.data.tree import Tree
 from srl.errors import ConfigError
 from srl.kernels.switch import Kernels
@@ -94,6 +94,9 @@ class Policy(nn.Module, ABC):
     """Tree of ArraySpec that each reply carries into the trajectory."""
     state_spec: Tree = None
     """Tree of ArraySpec of the policy state for one row, or None."""
+    team: TeamSpec = TeamSpec()
+    """The agents of one environment that it controls, for algorithms that learn from them together.
+    It is set once the policy is built."""
     kernels: Kernels = "auto"
     """Whether an algorithm uses kernels for this policy, too."""
     manual_gradients: ManualGradients | None = None

@@ -15,7 +15,7 @@ import numpy as np
 
 from srl.arena.arena import Arena
 from srl.data.codec import load_state
-from srl.data.spec import AgentSpec, ArraySpec, EnvSpec
+from srl.data.spec import AgentSpec, ArraySpec, EnvSpec, TeamSpec
 from srl.data.tree import leaves
 from srl.envs.protocol import EnvConfig, EnvGroup, OnCall, PolicyAgents
 from srl.errors import CheckpointError, ConfigError, PolicyError
@@ -46,6 +46,7 @@ class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["train", "frozen", "random"]
     agents: tuple[str, ...]
     agent: AgentSpec
+    team: TeamSpec
     policy_class: str
     network: dict[str, Any]
     algorithm_class: str
@@ -268,6 +269,7 @@ def build_policy(plan: PolicyPlan, seed: int) -> Policy:
         config = convert(plan.network, kind.Config, "network")
         with user_code(f"policy {plan.policy_class!r}", PolicyError):
             policy: Policy = kind(plan.agent, config)
+    policy.team = plan.team
     _check_specs(policy, plan.policy_class)
     if plan.weights:
         load_weights(policy, load_state(Path(plan.weights)), plan.name)

@@ -29,6 +29,7 @@ from srl.settings import to_plain
 
 OWN_ENVS = (
     "srl.envs.tasks.memory",
+    "srl.envs.tasks.two_step_game",
     "srl.testing.envs",
     "srl.testing.team_envs",
     "srl.envs.tasks.masked_pool",

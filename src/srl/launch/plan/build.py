@@ -17,7 +17,7 @@ import msgspec
 
 from srl.algorithms.registry import algorithm_config
 from srl.data.codec import load_state
-from srl.data.spec import AgentSpec, EnvSpec
+from srl.data.spec import AgentSpec, EnvSpec, TeamSpec
 from srl.errors import ConfigError
 from srl.experiment import (
     Experiment,
@@ -152,6 +152,11 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
             mode=config.mode,
             agents=agents,
             agent=_common_spec(name, agents, env_spec),
+            team=TeamSpec(
+                num_agents=len(agents),
+                env_state=env_spec.env_state,
+                turn_based=env_spec.turn_based,
+            ),
             policy_class=path_of(policy_class),
             network=network,
             algorithm_class=path_of(algorithm_class),
