@@ -1,11 +1,13 @@
-"""Evaluates the policies of runs, and makes videos of them.
+"""Evaluates the policies of runs, makes videos of them, and records their episodes.
 
-Each policy can be replaced by `RUN`, `RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
+Each policy, or the policy of the agents whose names match a pattern, can be replaced by `RUN`,
+`RUN@CHECKPOINT`, `RUN@CHECKPOINT:POLICY`, or `random`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +19,17 @@ import numpy as np
 
 from srl.acting import ActingPolicy
 from srl.data.spec import EnvSpec
+from srl.datasets.recorder import Recorder
+from srl.datasets.writer import DatasetWriter
 from srl.envs.protocol import EnvGroup
-from srl.envs.registry import make_group, probe, probe_spaces
+from srl.envs.registry import gymnasium_spec, make_group, probe, probe_spaces
 from srl.errors import ConfigError, RunError
 from srl.experiment import SEEDS, Experiment, PolicyConfig, assign_agents
 from srl.launch.directory.run_dir import RunDir, split_source, weights_of
 from srl.launch.plan.build import learning_policies, metric_names, plan_policies
 from srl.services.metric_names import MetricNames
 from srl.services.score import Score
-from srl.workers.episode_player import PlayedEpisodes, Player
+from srl.workers.episode_player import EpisodeObserver, PlayedEpisodes, Player
 from srl.workers.wiring import build_policy, needed_shapes
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ def evaluate(
         envs=EVAL_ENVS,
         on_progress=on_progress,
     )
-    return Score(result.returns, result.lengths, result.agents, cast.names)
+    return Score(result.returns, result.lengths, result.agents, cast.names, result.metrics)
 
 
 def record_video(
@@ -110,6 +114,67 @@ def record_video(
     return video
 
 
+def record_dataset(
+    path: Path,
+    folder: Path,
+    *,
+    trust: bool,
+    episodes: int,
+    of: str,
+    checkpoint: str,
+    replaced: Mapping[str, str],
+    seed: int,
+    explore: bool,
+    on_progress: OnProgress | None = None,
+) -> Path:
+    """Plays episodes and writes those of one policy's agents into a dataset; returns its folder.
+
+    Each agent's episodes are episodes of the dataset.
+    """
+    experiment = RunDir(path).read_trusted(trust=trust)
+    cast = _cast(path, experiment, checkpoint, replaced, trust)
+    of = _recorded_policy(of, cast)
+    agents = cast.policy_agents[of]
+    spaces = probe_spaces(experiment.env)[agents[0]]
+    writer = DatasetWriter(
+        folder,
+        observation_space=spaces.observation,
+        action_space=getattr(spaces.action, "parts", spaces.action),
+        env_spec=gymnasium_spec(experiment.env),
+        algorithm_name=str(experiment.algorithm["name"]),
+        description=f"Episodes of policy {of!r} of the run {path.name} in {experiment.env.id}, "
+        f"{'sampled' if explore else 'greedy'}, seed {seed}.",
+    )
+    envs = min(EVAL_ENVS, max(1, episodes))
+    recorder = Recorder(spaces, envs * len(agents), len(agents), seed, writer.add)
+    with writer:
+        _play(
+            experiment,
+            cast,
+            episodes=episodes,
+            seed=seed,
+            explore=explore,
+            envs=envs,
+            observers={of: recorder},
+            on_progress=on_progress,
+        )
+        return writer.finish()
+
+
+def _recorded_policy(of: str, cast: _Cast) -> str:
+    if not of and len(cast.policies) == 1:
+        return next(iter(cast.policies))
+    if of in cast.policies:
+        return of
+    raise ConfigError(
+        f"--of: expected the policy whose agents are recorded ({', '.join(cast.policies)}), got "
+        f"{of!r}."
+        if of
+        else f"--of: expected a policy, because this run has several "
+        f"({', '.join(cast.policies)}), got none. Name the one whose agents are recorded."
+    )
+
+
 def acting_policy(
     path: Path, name: str, checkpoint: str = "latest", *, trust: bool
 ) -> ActingPolicy:
@@ -141,12 +206,12 @@ def _cast(
     roles = dict(experiment.policies)
     for name in replaced:
         if name not in roles:
-            if name not in spec.agents:
+            if not fnmatch.filter(spec.agents, name):
                 raise ConfigError(
-                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}) or an "
-                    f"agent ({', '.join(spec.agents)}), got neither."
+                    f"--policy {name}: expected a policy ({', '.join(experiment.policies)}), or a "
+                    f"name or pattern of agents ({', '.join(spec.agents)}), got neither."
                 )
-            # The agent gets its own policy, in front of the policy whose pattern matches it.
+            # The agents get their own policy, in front of the policy whose pattern matches them.
             roles = {name: PolicyConfig(agents=(name,)), **roles}
     policy_agents = assign_agents(roles, list(spec.agents), idle=True)
     sources = dict(replaced)
@@ -218,6 +283,7 @@ def _play(
     explore: bool,
     envs: int,
     on_tick: Callable[[EnvGroup], None] | None = None,
+    observers: Mapping[str, EpisodeObserver] | None = None,
     on_progress: OnProgress | None = None,
 ) -> PlayedEpisodes:
     if episodes < 1:
@@ -239,6 +305,7 @@ def _play(
             seed=seed,
             explore=float(explore),
             on_tick=on_tick,
+            observers=observers,
         )
         steps = 0
         with _one_thread():

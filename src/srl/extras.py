@@ -19,6 +19,7 @@ EXTRA_OF = {
     "mpe2": "pettingzoo",
     "imageio_ffmpeg": "video",
     "ray": "ray",
+    "h5py": "datasets",
 }
 """The extra that installs each optional package, by the package's import name."""
 

@@ -1,4 +1,4 @@
-"""Trains from Python, and opens runs: their policies, evaluation, videos and plots.
+"""Trains from Python, and opens runs: their policies, evaluation, videos, datasets and plots.
 
 run = srl.train("CartPole-v1", steps=200_000)
 run.evaluate(episodes=20).mean
@@ -256,9 +256,10 @@ class Run:
     ) -> Score:
         """Plays whole episodes, greedily unless `explore`, and returns the scores by policy.
 
-        `policies` replaces policies: `{"hider": "RUN@best", "seeker": "random"}`. `trust` is as for
-        `load`, for all of these runs. `checkpoint` may be `best`, or `best:POLICY` where several
-        policies learn. `on_progress(episodes, steps)` is called after each step.
+        `policies` replaces policies, or the policies of agents by name or pattern:
+        `{"hider": "RUN@best", "seeker_*": "random"}`. `trust` is as for `load`, for all of these
+        runs. `checkpoint` may be `best`, or `best:POLICY` where several policies learn.
+        `on_progress(episodes, steps)` is called after each step.
         """
         refuse_while_importing("run.evaluate")
         from srl.evaluation import evaluate
@@ -304,6 +305,40 @@ class Run:
             seed=seed,
             explore=explore,
             fps=fps,
+            on_progress=on_progress,
+        )
+
+    def record(
+        self,
+        folder: str | Path | None = None,
+        *,
+        episodes: int,
+        of: str = "",
+        checkpoint: str = "latest",
+        policies: Mapping[str, str] | None = None,
+        seed: int = 1_000_000,
+        explore: bool = False,
+        trust: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> Path:
+        """Plays episodes into a new dataset in Minari's format, and returns its folder.
+
+        The default folder is `datasets/RUN-v0`. Where a run has several policies, `of` is the one
+        whose agents are recorded. `policies` and `trust` are as for `evaluate`.
+        """
+        refuse_while_importing("run.record")
+        from srl.evaluation import record_dataset
+
+        return record_dataset(
+            self.path,
+            Path(folder) if folder else Path("datasets") / f"{self.path.resolve().name}-v0",
+            trust=self.trust or trust,
+            episodes=episodes,
+            of=of,
+            checkpoint=checkpoint,
+            replaced=policies or {},
+            seed=seed,
+            explore=explore,
             on_progress=on_progress,
         )
 

@@ -17,6 +17,7 @@ LAYERS = (
     ("data",),
     ("kernels", "graph"),
     ("envs", "streams", "services", "policies", "net"),
+    ("datasets",),
     ("algorithms", "bridge", "reporting"),
     ("distributed",),
     ("workers",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from srl.errors import ConfigError, SpecError
 from srl.experiment import Experiment, PolicyConfig, assign_agents
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.services.metric_names import MetricNames
+from srl.services.score import Score
 from srl.workers import episode_player
 from srl.workers import policy as policy_worker
 
@@ -163,6 +165,31 @@ def test_episodes_are_played_on_one_thread_and_their_number_is_told(
     assert told == sorted(told)
     assert [steps for _, steps in told] == [2 * (i + 1) for i in range(len(told))]
     assert told[-1][0] == 5
+
+
+def test_what_the_environment_reports_is_measured_once_for_each_episode() -> None:
+    env = EnvConfig(id="srl.testing.envs:ScriptedEnv")
+    policy = ActorCritic(probe(env).agents["agent"], ActorCriticConfig())
+    names = MetricNames({"default": None}, ["default"])
+    cast = evaluation._Cast({"default": policy}, {"default": ("agent",)}, names)
+    result = evaluation._play(Experiment(env=env), cast, episodes=5, seed=0, explore=False, envs=2)
+    # Two environments play three and two episodes, which report their numbers.
+    assert sorted(result.metrics["episode"]) == [0, 0, 1, 1, 2]
+    result.metrics["unknown"] = [float("nan")] * 5
+    result.metrics["episode"][0] = float("nan")
+    score = Score(result.returns, result.lengths, result.agents, names, result.metrics)
+    assert score.metric_means() == {"episode": 1.0}
+    assert str(score).splitlines()[-1] == "episode: 1"
+
+
+def test_a_pattern_of_agents_gets_a_policy_of_its_own() -> None:
+    env = EnvConfig(id="srl.testing.envs:ScriptedEnv")
+    experiment = Experiment(env=env, policies={"both": PolicyConfig()})
+    directory = Path("unused: all policies are replaced")
+    cast = evaluation._cast(directory, experiment, "latest", {"ag*": "random"}, True)
+    assert cast.policy_agents == {"ag*": ("agent",)}
+    with pytest.raises(ConfigError, match=r"name or pattern of agents \(agent\), got neither"):
+        evaluation._cast(directory, experiment, "latest", {"seeker_*": "random"}, True)
 
 
 def test_an_agent_of_any_name_may_play_at_random() -> None:

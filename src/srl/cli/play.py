@@ -1,4 +1,4 @@
-"""`srl eval` and `srl play`: play episodes with the policies of a run."""
+"""`srl eval`, `srl play` and `srl record`: play episodes with the policies of a run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ srl eval runs/cartpole --episodes 100
 srl eval runs/cartpole --checkpoint best --json
 srl eval runs/tag --policy 'chaser=runs/a@best' --policy 'runner=runs/b'
 srl eval runs/tictactoe --policy 'player_2=random'
+srl eval runs/tag --opponent runs/tag@v20 --side 'adversary_*'
 srl eval runs/tag --checkpoint best:chaser
 """
 
@@ -25,9 +26,15 @@ srl play runs/cartpole --video cartpole.mp4
 srl play runs/pong --video pong.gif --checkpoint best --episodes 2
 """
 
+_RECORD_EXAMPLES = """
+srl record runs/cartpole --episodes 100
+srl record runs/pendulum --episodes 50 --checkpoint best --output datasets/pendulum-expert-v0
+srl record runs/tag --episodes 200 --of chaser --explore
+"""
+
 
 def add_verbs(verbs: Verbs) -> None:
-    """Adds `srl eval` and `srl play`."""
+    """Adds `srl eval`, `srl play` and `srl record`."""
     parser = add_verb(verbs, "eval", "play whole episodes and print the returns", _EVAL_EXAMPLES)
     _add_common(parser, episodes=20)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -44,11 +51,33 @@ def add_verbs(verbs: Verbs) -> None:
     parser.add_argument("--fps", type=int, default=30, metavar="N", help="frames per second")
     parser.set_defaults(run=_play)
 
+    text = "record episodes as a dataset in Minari's format"
+    parser = add_verb(verbs, "record", text, _RECORD_EXAMPLES)
+    _add_common(parser, episodes=None)
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="the new folder of the dataset (default: datasets/RUN-v0)",
+    )
+    parser.add_argument(
+        "--of",
+        default="",
+        metavar="NAME",
+        help="the policy whose agents are recorded; needed where the run has several policies",
+    )
+    parser.set_defaults(run=_record)
 
-def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
+
+def _add_common(parser: argparse.ArgumentParser, episodes: int | None) -> None:
+    """`episodes` is the default; None: there is none."""
     parser.add_argument("directory", metavar="RUN", help="the run's folder")
     parser.add_argument(
-        "--episodes", type=number, default=episodes, metavar="N", help=f"(default: {episodes})"
+        "--episodes",
+        type=number,
+        default=episodes,
+        required=episodes is None,
+        metavar="N",
+        help="how many episodes" if episodes is None else f"(default: {episodes})",
     )
     parser.add_argument(
         "--checkpoint",
@@ -63,7 +92,16 @@ def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
         action="append",
         default=[],
         metavar="NAME=RUN[@CHECKPOINT[:POLICY]]",
-        help="replace policy or agent NAME by a policy of another run, or by `random`",
+        help="replace policy NAME, or the policy of the agents that match NAME (a pattern like "
+        "'seeker_*'), by a policy of another run, or by `random`",
+    )
+    parser.add_argument(
+        "--opponent",
+        metavar="RUN[@CHECKPOINT[:POLICY]]",
+        help="let this policy (or `random`) play the agents of --side",
+    )
+    parser.add_argument(
+        "--side", metavar="PATTERN", help="the agents that --opponent plays, like 'seeker_*'"
     )
     parser.add_argument(
         "--seed", type=int, default=1_000_000, metavar="N", help="seed of the episodes"
@@ -74,10 +112,15 @@ def _add_common(parser: argparse.ArgumentParser, episodes: int) -> None:
     add_trust(parser)
 
 
-def _parse_policies(pairs: list[str]) -> dict[str, str]:
-    """The values of `--policy`: which source replaces which policy or agent."""
+def _replaced(args: argparse.Namespace) -> dict[str, str]:
+    """Which source replaces which policy or agents, by `--policy`, `--opponent` and `--side`."""
     found = {}
-    for pair in pairs:
+    if (args.opponent is None) != (args.side is None):
+        missing = "--side PATTERN" if args.side is None else "--opponent RUN@CHECKPOINT"
+        raise ConfigError(f"--opponent: expected --opponent and --side together; add {missing}.")
+    if args.opponent is not None:
+        found[args.side] = args.opponent
+    for pair in args.policy:
         name, _, source = pair.partition("=")
         if not name or not source:
             raise ConfigError(f"--policy: expected NAME=RUN[@CHECKPOINT[:POLICY]], got {pair!r}.")
@@ -125,7 +168,7 @@ def _eval(args: argparse.Namespace) -> int:
         score = load(args.directory).evaluate(
             args.episodes,
             checkpoint=args.checkpoint,
-            policies=_parse_policies(args.policy),
+            policies=_replaced(args),
             seed=args.seed,
             explore=args.explore,
             trust=args.trust,
@@ -134,7 +177,8 @@ def _eval(args: argparse.Namespace) -> int:
     if args.json:
         returns = score.by_name()
         table = {name: {**row, "returns": returns[name]} for name, row in score.table().items()}
-        print(json.dumps({"run": args.directory, "checkpoint": args.checkpoint, "policies": table}))
+        shown = {"run": args.directory, "checkpoint": args.checkpoint, "policies": table}
+        print(json.dumps({**shown, "metrics": score.metric_means()}))
     else:
         print(score)
     return 0
@@ -148,7 +192,7 @@ def _play(args: argparse.Namespace) -> int:
             args.video,
             episodes=args.episodes,
             checkpoint=args.checkpoint,
-            policies=_parse_policies(args.policy),
+            policies=_replaced(args),
             seed=args.seed,
             explore=args.explore,
             trust=args.trust,
@@ -160,4 +204,23 @@ def _play(args: argparse.Namespace) -> int:
             f"No video encoder is installed, so this is a GIF. For MP4: {install_command('video')}"
         )
     print(written)
+    return 0
+
+
+def _record(args: argparse.Namespace) -> int:
+    from srl.run import load
+
+    with EpisodeProgress(args.episodes) as progress:
+        folder = load(args.directory).record(
+            args.output,
+            episodes=args.episodes,
+            of=args.of,
+            checkpoint=args.checkpoint,
+            policies=_replaced(args),
+            seed=args.seed,
+            explore=args.explore,
+            trust=args.trust,
+            on_progress=progress,
+        )
+    print(folder)
     return 0

@@ -18,6 +18,10 @@ import numpy as np
 
 from srl.data.tree import Tree
 
+NO_VERSION = -2
+"""In place of the policy version of an action that no version of the policy has chosen, as in
+episodes that were recorded before."""
+
 
 @dataclass(slots=True)
 class EnvStep:
@@ -118,7 +122,8 @@ class Trajectory:
     reward: np.ndarray
     """float32 [ticks, rows]: earned by the action of this tick, until the row's next action."""
     policy_version: np.ndarray
-    """int64 [ticks, rows]: -1 where the policy was not asked."""
+    """int64 [ticks, rows]: -1 where the policy was not asked; NO_VERSION where no version of it has
+    chosen the action."""
     extras: Tree
     """[ticks, rows, ...]."""
     policy_state: Tree

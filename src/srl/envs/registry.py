@@ -10,6 +10,7 @@ module:Attr, file.py:Attr                    your class or function; what it mak
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
@@ -66,6 +67,25 @@ def probe(config: EnvConfig) -> EnvSpec:
 def probe_spaces(config: EnvConfig) -> dict[str, AgentSpaces]:
     """The spaces of an environment's agents."""
     return _make_and_close(config).spaces
+
+
+def gymnasium_spec(config: EnvConfig) -> str | None:
+    """The spec with which Gymnasium makes such an environment, as JSON; None if it cannot.
+
+    The environments of this package's own Atari family have other wrappers than Gymnasium's.
+    """
+    if ":" in config.id or config.id not in gymnasium.registry:
+        return None
+    spec = copy.deepcopy(gymnasium.spec(config.id))
+    if str(spec.entry_point).startswith("ale_py"):
+        return None
+    spec.kwargs.update(config.args)
+    if config.max_episode_steps:
+        spec.max_episode_steps = config.max_episode_steps
+    try:
+        return str(spec.to_json())
+    except (TypeError, ValueError):
+        return None
 
 
 def _make_and_close(config: EnvConfig) -> EnvGroup:

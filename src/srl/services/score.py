@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class Score:
     agents: dict[str, list[int]]
     """For each episode: the index of the policy's agent that played it."""
     names: MetricNames
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    """What the environment reports of each episode, by name; NaN where it does not know."""
 
     @property
     def mean(self) -> float:
@@ -61,6 +63,11 @@ class Score:
             for name, found in self.by_name().items()
         }
 
+    def metric_means(self) -> dict[str, float]:
+        """The mean of each metric of the environment over the episodes that have it."""
+        known = {name: [x for x in values if x == x] for name, values in self.metrics.items()}
+        return {name: float(np.mean(values)) for name, values in known.items() if values}
+
     def __str__(self) -> str:
         lines = [
             f"{name}: {row['mean']:.1f} ± {row['std']:.1f} "
@@ -68,4 +75,5 @@ class Score:
             f"mean length {row['length_mean']:.1f})"
             for name, row in self.table().items()
         ]
+        lines += [f"{name}: {mean:.3g}" for name, mean in self.metric_means().items()]
         return "\n".join(lines)

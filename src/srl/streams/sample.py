@@ -301,7 +301,7 @@ class SampleSource:
     def _check_written(self, index: int) -> None:
         item = self._memory.items[index]
         length = int(self._memory.length[index])
-        if (item.policy_version[:length][item.acted[:length]] < 0).any():
+        if (item.policy_version[:length][item.acted[:length]] == -1).any():
             writer = self.spec.writers[int(self._memory.writer[index])]
             raise StreamError(
                 f"stream {self.spec.name!r}: slot {index} was committed by {writer} with steps "

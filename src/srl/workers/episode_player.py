@@ -5,13 +5,14 @@ The evaluator, `srl eval`, `srl play` and `run.policy.act` all use this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from srl.data.records import InferenceRequest
+from srl.data.records import EnvStep, InferenceRequest
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.data.stacking import push_frame
 from srl.data.tree import Tree, leaves, tree_map
@@ -73,6 +74,21 @@ class PlayedEpisodes:
     lengths: dict[str, list[int]]
     agents: dict[str, list[int]]
     """Index of each episode's agent among the policy's agents."""
+    metrics: dict[str, list[float]]
+    """What the environment reports of each episode, by name; NaN where it does not know."""
+
+
+class EpisodeObserver(Protocol):
+    """Sees all that one policy's agents see and do."""
+
+    def observe(self, step: EnvStep) -> None:
+        """Takes what a tick shows. Its arrays are written again in the next tick."""
+
+    def act(self, action: np.ndarray) -> None:
+        """Takes the actions that answer the last tick, [rows, ...]."""
+
+    def end(self, row: int, terminated: bool) -> None:
+        """Learns that an episode that counts has ended with the last tick."""
 
 
 class Player:
@@ -87,9 +103,12 @@ class Player:
         seed: int,
         explore: float = 0.0,
         on_tick: Callable[[EnvGroup], None] | None = None,
+        observers: Mapping[str, EpisodeObserver] | None = None,
     ) -> None:
+        """`observers` are by policy."""
         self._envs = envs
         self._on_tick = on_tick
+        self._observers = observers or {}
         self._runners = {
             policy: PolicyRunner(
                 policies[policy], envs.num_envs * len(agents), explore=explore, seed=seed + i
@@ -103,6 +122,7 @@ class Player:
             returns={policy: [] for policy in envs.policy_agents},
             lengths={policy: [] for policy in envs.policy_agents},
             agents={policy: [] for policy in envs.policy_agents},
+            metrics={name: [] for name in envs.spec.metrics},
         )
         self._sums = {policy: np.zeros(r._explore.size) for policy, r in self._runners.items()}
         self._counts = {
@@ -130,12 +150,16 @@ class Player:
                 step.obs, step.is_first, step.action_mask, asks
             )
             self._counts[policy] += step.turn
+        for policy, observer in self._observers.items():
+            observer.act(actions[policy])
         self._steps = self._envs.step(actions)
         self._count()
 
     def _count(self) -> None:
         if self._on_tick is not None:
             self._on_tick(self._envs)
+        for policy, observer in self._observers.items():
+            observer.observe(self._steps[policy])
         over = np.ones(self._envs.num_envs, bool)
         ended = np.zeros(self._envs.num_envs, bool)
         for policy, step in self._steps.items():
@@ -151,6 +175,13 @@ class Player:
                     self.result.returns[policy].append(float(sums[row]))
                     self.result.lengths[policy].append(int(counts[row]))
                     self.result.agents[policy].append(int(row % agents))
+                    if policy in self._observers:
+                        self._observers[policy].end(int(row), bool(step.terminated[row]))
                 sums[row] = 0.0
                 counts[row] = 0
-        self._left -= over & ended & (self._left > 0)
+        ended &= over & (self._left > 0)
+        self._left -= ended
+        # Every policy's record has the metrics of all environments.
+        step = next(iter(self._steps.values()))
+        for name, values in (step.metrics or {}).items():
+            self.result.metrics[name] += values[ended].tolist()

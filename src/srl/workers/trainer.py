@@ -25,7 +25,7 @@ from srl.algorithms.collective import CollectiveBroken
 from srl.algorithms.protocol import Algorithm
 from srl.data.batching import BatchBuilder
 from srl.data.codec import dump_state, parse_state
-from srl.data.records import SampleBatch, Snapshot, TrainResult
+from srl.data.records import NO_VERSION, SampleBatch, Snapshot, TrainResult
 from srl.data.tree import Tree
 from srl.errors import LearnError
 from srl.services.messages import Note, Update
@@ -315,6 +315,7 @@ class TrainerWorker(Worker):
         """The numbers of this rank's part of the batch."""
         batch: SampleBatch = self._training.batch()
         versions = batch.data.policy_version[batch.used][batch.data.acted[batch.used]]
+        versions = versions[versions != NO_VERSION]
         return BatchNumbers(
             env_steps=self._training.num_env_steps,
             agent_steps=batch.num_steps,

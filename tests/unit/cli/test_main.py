@@ -11,7 +11,7 @@ import pytest
 from srl.cli import main, make_parser
 
 VERBS = (
-    *("train", "resume", "eval", "play", "plot", "plan", "check", "list", "settings"),
+    *("train", "resume", "eval", "play", "record", "plot", "plan", "check", "list", "settings"),
     *("status", "scale", "worker", "bench", "tune"),
 )
 

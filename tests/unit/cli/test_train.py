@@ -136,6 +136,10 @@ def test_a_policy_may_be_replaced(run, capsys):
     assert "nobody" in capsys.readouterr().err
     assert main(["eval", str(run.path), "--checkpoint", "12345"]) == 1
     assert "12345" in capsys.readouterr().err
+    assert main(["eval", str(run.path), "--opponent", "random", "--side", "agent"]) == 0
+    assert "agent: " in capsys.readouterr().out
+    assert main(["eval", str(run.path), "--opponent", "random"]) == 2
+    assert "add --side PATTERN" in capsys.readouterr().err
 
 
 def test_the_policy_acts_on_one_observation_and_on_batches(run):
@@ -179,6 +183,25 @@ def test_play_films(run, tmp_path, name, capsys):
     frames = imageio.mimread(written, memtest=False)
     assert len(frames) > 5
     assert frames[0].shape[:2] == (400, 600)
+
+
+def test_record_writes_the_episodes_that_eval_plays(run, tmp_path, monkeypatch, capsys):
+    minari = pytest.importorskip("minari", reason="needs the extra `dev`")
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", str(run.path), "--episodes", "9", "--explore"]) == 0
+    folder = capsys.readouterr().out.strip().splitlines()[-1]
+    assert folder == "datasets/tiny-v0"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    dataset = minari.load_dataset("tiny-v0")
+    played = run.evaluate(9, explore=True)
+    assert sorted(sum(e.rewards) for e in dataset) == sorted(played.by_name()["default"])
+    assert dataset.recover_environment().spec.id == "CartPole-v1"
+    assert main(["record", str(run.path), "--episodes", "9"]) == 2
+    assert "tiny-v0: expected a name for a new dataset" in capsys.readouterr().err
+    assert main(["record", str(run.path), "--episodes", "1", "--of", "red"]) == 2
+    assert (
+        "--of: expected the policy whose agents are recorded (default)" in capsys.readouterr().err
+    )
 
 
 def test_without_an_encoder_a_gif_is_written_and_said(run, tmp_path, monkeypatch, capsys):
