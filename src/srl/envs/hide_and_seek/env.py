@@ -13,7 +13,7 @@ from srl.envs.hide_and_seek.config import HideAndSeekConfig, changed, variant
 from srl.envs.hide_and_seek.detectors import detector_names
 from srl.envs.hide_and_seek.game import HEADS, Game, action_space, agent_names
 from srl.envs.hide_and_seek.observation import observation_space
-from srl.envs.hide_and_seek.render import draw
+from srl.envs.hide_and_seek.pictures import Pictures
 from srl.errors import ConfigError
 
 
@@ -49,6 +49,7 @@ class HideAndSeek(ParallelEnv):  # type: ignore[misc]
         self.action_spaces = {name: action_space(self.config) for name in self.possible_agents}
         self.game = Game(self.config, 1)
         self.game.seed(0, None)
+        self._pictures = Pictures(self.game)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The same space for all agents."""
@@ -106,7 +107,7 @@ class HideAndSeek(ParallelEnv):  # type: ignore[misc]
 
     def render(self) -> np.ndarray:
         """A picture (uint8 [height, width, 3]) of the game."""
-        return draw(self.game, 0)
+        return self._pictures.picture(0)
 
     def state(self) -> dict[str, Tree]:
         """Everything that the rest of the episode depends on, for `restore`.
@@ -124,4 +125,5 @@ class HideAndSeek(ParallelEnv):  # type: ignore[misc]
 
     def close(self) -> None:
         """Frees the world."""
+        self._pictures.close()
         self.game.close()

@@ -17,7 +17,7 @@ from srl.envs.hide_and_seek.config import variant
 from srl.envs.hide_and_seek.detectors import detector_names
 from srl.envs.hide_and_seek.game import HEADS, Game, action_space, agent_names
 from srl.envs.hide_and_seek.observation import observation_space
-from srl.envs.hide_and_seek.render import draw
+from srl.envs.hide_and_seek.pictures import Pictures
 from srl.envs.protocol import EnvConfig, OnCall, PolicyAgents
 from srl.envs.spaces import AgentSpaces, agent_spaces, agent_spec
 
@@ -40,6 +40,7 @@ class HideAndSeekGroup:
         self._game = Game(
             rules, num_envs, threads=max(1, config.threads), max_steps=config.max_episode_steps
         )
+        self._pictures = Pictures(self._game)
         names = agent_names(rules)
         seen, action = observation_space(rules), action_space(rules)
         agent = agent_spec(seen, action)
@@ -115,7 +116,7 @@ class HideAndSeekGroup:
 
     def render(self, index: int) -> np.ndarray:
         """A picture of one world."""
-        return draw(self._game, index)
+        return self._pictures.picture(index)
 
     def state(self) -> dict[str, Tree]:
         """All that `restore` needs to continue exactly."""
@@ -129,4 +130,5 @@ class HideAndSeekGroup:
 
     def close(self) -> None:
         """Frees the worlds. Safe to call twice."""
+        self._pictures.close()
         self._game.close()

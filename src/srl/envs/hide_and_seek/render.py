@@ -15,12 +15,13 @@ from PIL import Image, ImageDraw
 
 from srl.envs.hide_and_seek.game import Game
 
-_SIZE = 480
+SIZE = 480
 """Pixels along a side of a picture."""
 _OVERSAMPLING = 2
 _MARGIN = 0.3
 """Metres around the floor that a picture shows."""
-_HIDER, _SEEKER = (45, 105, 220), (215, 60, 50)
+HIDER, SEEKER = (45, 105, 220), (215, 60, 50)
+"""Colours of the teams."""
 _FLOOR, _OUTSIDE, _WALL = (236, 235, 228), (205, 205, 200), (120, 120, 128)
 _BOX, _LONG_BOX, _RAMP, _EDGE = (243, 205, 72), (240, 160, 60), (110, 180, 110), (60, 60, 60)
 
@@ -47,13 +48,13 @@ class _Picture:
         self._agents = game.config.num_agents
         self._where = game.worlds.qpos[world]
         self._present = game.worlds.present[world]
-        self._scale = _SIZE * _OVERSAMPLING / (self._config.side + 2 * _MARGIN)
-        size = _SIZE * _OVERSAMPLING
+        self._scale = SIZE * _OVERSAMPLING / (self._config.side + 2 * _MARGIN)
+        size = SIZE * _OVERSAMPLING
         self._image = Image.new("RGB", (size, size), _OUTSIDE)
         self._pen = ImageDraw.Draw(self._image, "RGBA")
 
     def pixels(self) -> np.ndarray:
-        return np.asarray(self._image.resize((_SIZE, _SIZE), Image.Resampling.BOX))
+        return np.asarray(self._image.resize((SIZE, SIZE), Image.Resampling.BOX))
 
     def draw_floor(self) -> None:
         corners = [(0.0, 0.0), (self._config.side, self._config.side)]
@@ -79,7 +80,7 @@ class _Picture:
                 self._at((x + d * np.cos(a), y + d * np.sin(a)))
                 for a, d in zip(angles, ends, strict=True)
             ]
-            colour = _HIDER if agent < self._config.hiders[1] else _SEEKER
+            colour = HIDER if agent < self._config.hiders[1] else SEEKER
             self._pen.polygon(points, fill=(*colour, 38))
 
     def draw_objects(self) -> None:
@@ -100,7 +101,7 @@ class _Picture:
                 self._draw_slope((x, y), half[0], yaw)
             if hands.locked[self._world, thing]:
                 owner = hands.owner[self._world, thing]
-                team = _HIDER if owner < self._config.hiders[1] else _SEEKER
+                team = HIDER if owner < self._config.hiders[1] else SEEKER
                 self._polygon((x, y), half, yaw, None, team, 6)
                 self._draw_padlock((x, y), team)
 
@@ -129,7 +130,7 @@ class _Picture:
         hiders = self._config.hiders[1]
         for agent in np.flatnonzero(self._present[: self._agents]):
             x, y, yaw = self._where[agent, [0, 1, -1]]
-            colour = _HIDER if agent < hiders else _SEEKER
+            colour = HIDER if agent < hiders else SEEKER
             for other in game.sight.seen_by(self._world, int(agent)):
                 if other < self._agents:
                     ends = [self._at((x, y)), self._at(tuple(self._where[other, :2]))]
@@ -161,7 +162,7 @@ class _Picture:
     def _at(self, point: Any) -> Point:
         """The pixel of a point on the floor."""
         x, y = point
-        size = _SIZE * _OVERSAMPLING
+        size = SIZE * _OVERSAMPLING
         return (x + _MARGIN) * self._scale, size - (y + _MARGIN) * self._scale
 
     def _turned(self, centre: Point, offset: Point, yaw: float) -> Point:

@@ -108,10 +108,17 @@ def _xml(config: HideAndSeekConfig) -> str:
   </option>
   <size memory="4M"/>
   <compiler angle="radian"/>
-  <visual><global offwidth="1280" offheight="1280"/></visual>
-  <asset>{_wedge(physics)}</asset>
+  <visual>
+    <global offwidth="1280" offheight="1280"/>
+    <headlight ambient="0.4 0.4 0.4" diffuse="0.3 0.3 0.3" specular="0 0 0"/>
+  </visual>
+  <asset>
+    {_wedge(physics)}
+    <texture type="skybox" builtin="flat" rgb1="0.8 0.8 0.78" width="8" height="48"/>
+  </asset>
   <worldbody>
-    <light pos="{half} {half} 12" dir="0 0 -1" castshadow="false"/>
+    <light pos="{half} {half} 12" dir="0 0 -1" diffuse="0.4 0.4 0.4" specular="0 0 0"
+      castshadow="false"/>
     <geom name="floor" type="plane" pos="{half} {half} 0" size="{half} {half} 1"
       group="{FLOOR_GROUP}" friction="{physics.floor_friction} 0.005 0.0001" rgba="0.85 0.85 0.82 1"
       contype="{touch}" conaffinity="{touch}"/>

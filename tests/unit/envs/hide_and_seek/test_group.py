@@ -12,7 +12,7 @@ pytest.importorskip("mujoco")
 from srl.data.tree import leaves
 from srl.envs.buffers import step_state
 from srl.envs.check import check_env, random_actions
-from srl.envs.hide_and_seek import VARIANTS
+from srl.envs.hide_and_seek import VARIANTS, camera
 from srl.envs.ids import OWN_GROUPS
 from srl.envs.protocol import EnvConfig, EnvGroup, PolicyAgents
 from srl.envs.registry import make_group, probe
@@ -128,6 +128,29 @@ def test_pictures_show_every_kind_of_thing() -> None:
     colours = {tuple(colour) for colour in picture.reshape(-1, 3).tolist()}
     for shown in ((45, 105, 220), (215, 60, 50), (120, 120, 128), (243, 205, 72)):
         assert shown in colours, "a hider, a seeker, a wall, a box"
+
+
+def test_games_with_height_have_a_camera_or_only_the_drawing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = tuple(probe(EnvConfig(id="hide_and_seek")).agents)
+    group = group_of({"all": names}, id="hide_and_seek", num_envs=1)
+    group.reset(0)
+    picture = group.render(0)
+    group.close()
+    if picture.shape != (480, 480, 3):
+        assert picture.shape == (480, 960, 3)
+        seen = picture[:, :480].reshape(-1, 3)
+        assert len(np.unique(seen, axis=0)) > 100, "a lit scene"
+
+    def fail(size: int) -> None:
+        raise AttributeError("the graphics library is not there")
+
+    monkeypatch.setattr(camera, "_make_context", fail)
+    group = group_of({"all": names}, id="hide_and_seek", num_envs=1)
+    group.reset(0)
+    assert group.render(0).shape == (480, 480, 3)
+    group.close()
 
 
 def test_settings_come_from_env_args_and_are_checked() -> None:
