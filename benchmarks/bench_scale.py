@@ -74,7 +74,7 @@ def plan_of(clients: int) -> BridgePlan:
     )
     samples = SampleSpec(
         name="samples",
-        trajectory=TrajectorySpec(length=TICKS, rows=ROWS, envs=ROWS, agent=AGENT, extras=EXTRAS),
+        record=TrajectorySpec(length=TICKS, rows=ROWS, envs=ROWS, agent=AGENT, extras=EXTRAS),
         slots=2 * clients,
         writers=actors,
         readers=(HUB,),

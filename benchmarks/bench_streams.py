@@ -181,7 +181,7 @@ def pixel_spec() -> SampleSpec:
         extras={"value": ArraySpec()},
     )
     return SampleSpec(
-        name="pixels", trajectory=trajectory, slots=4, writers=("client",), readers=("server",)
+        name="pixels", record=trajectory, slots=4, writers=("client",), readers=("server",)
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
+from srl.data.table import TableSpec
 from srl.errors import ConfigError
 
 
@@ -79,8 +80,9 @@ class StreamNode:
 
     policy: str
     delivery: Literal["any", "all", "key"] = "any"
-    shape: FragmentShape | None = None
-    """Its fragments; None: as the policy's algorithm declares them."""
+    shape: FragmentShape | TableSpec | None = None
+    """Its fragments, or tables of other values; None: fragments as the policy's algorithm declares
+    them."""
     ratio: Fraction | int | None = 1
     """Fragments that its writers write for each fragment that they read. None: no fixed number; a
     bound on policy age is refused then. It means nothing where actors write."""
@@ -92,6 +94,12 @@ class StreamNode:
     reads the stream. Parts may be on different hosts; the readers of one part share a host."""
     bounds_age: bool = True
     """Whether writers wait for newer weights; only true for the stream that actors write."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether it carries tables, and no fragments. It may lead back, from trainers to what they
+        read."""
+        return isinstance(self.shape, TableSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +151,37 @@ class Graph:
         }
         return Graph(workers=workers, streams=streams)
 
+    def connect(
+        self, stream: str, *, writer: str, reader: str, policy: str, table: TableSpec
+    ) -> Graph:
+        """Adds a stream of tables from one group of workers to another, with a part for each
+        reader."""
+        if stream in self.streams:
+            raise ConfigError(f"graph: there is a stream {stream!r} already. Take another name.")
+        workers = dict(self.workers)
+        for name in (writer, reader):
+            if name not in workers:
+                raise ConfigError(
+                    f"graph: no workers {name!r}; there are {', '.join(self.workers)}."
+                )
+        workers[writer] = dataclasses.replace(
+            workers[writer], writes=(*workers[writer].writes, stream)
+        )
+        workers[reader] = dataclasses.replace(
+            workers[reader], reads=(*workers[reader].reads, stream)
+        )
+        node = StreamNode(
+            policy=policy, shape=table, split="readers", fragments_per_batch=1, bounds_age=False
+        )
+        return Graph(workers=workers, streams={**self.streams, stream: node})
+
+    def trainer(self, policy: str) -> str:
+        """The name of the workers that train a policy."""
+        for name, group in self.workers.items():
+            if policy in group.trains:
+                return name
+        raise ConfigError(f"graph: no workers train policy {policy!r}.")
+
     def parts(self, stream: str) -> int:
         """How many parts a stream is split into."""
         node = self.streams[stream]
@@ -151,13 +190,16 @@ class Graph:
         return next((g.count for g in self.workers.values() if node.policy in g.trains), 1)
 
     def upstream(self, stream: str) -> list[str]:
-        """The streams that the writers of a stream read."""
+        """The streams with the fragments that the writers of a stream read."""
+        if self.streams[stream].has_tables:
+            return []
         found = [
             name
             for group in self.workers.values()
             if stream in group.writes
             for name in group.reads
             if self.streams[name].policy == self.streams[stream].policy
+            and not self.streams[name].has_tables
         ]
         return list(dict.fromkeys(found))
 

@@ -163,7 +163,7 @@ def sample_spec(**changes: Any) -> SampleSpec:
     length = changes.pop("length", 4)
     base: dict[str, Any] = {
         "name": "test",
-        "trajectory": TrajectorySpec(
+        "record": TrajectorySpec(
             length=length,
             rows=3,
             envs=3,

@@ -190,7 +190,7 @@ def test_pixels_are_packed_where_both_hosts_want_it() -> None:
         try:
             pixels = AgentSpec(obs=ArraySpec(shape=(64, 64), dtype="uint8"), action=Discrete(2))
             trajectory = TrajectorySpec(length=8, rows=2, envs=2, agent=pixels)
-            spec = sample_spec(trajectory=trajectory)
+            spec = sample_spec(record=trajectory)
             carrier.create(spec)
             sink = SampleSink(spec, carrier.open("w0"), 0)
             source = SampleSource(spec, carrier.open("r0"), 0)

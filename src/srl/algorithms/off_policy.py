@@ -8,10 +8,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import asdict, dataclass
+from typing import ClassVar, get_args
 
 from srl.algorithms.config import AlgorithmConfig, Sampling
+from srl.data.samplers import SamplerName
+from srl.data.spec import ArraySpec
+from srl.data.table import TableSpec
 from srl.graph import FragmentShape, Graph, WorkerGroup
 from srl.settings import check_types
+
+PRIORITIZED = {"key": ArraySpec(dtype="int64"), "weight": ArraySpec(dtype="float32")}
+"""What a window that is drawn by priority has: its key, and its weight in the loss."""
+FEEDBACK = {"key": ArraySpec(dtype="int64"), "priority": ArraySpec(dtype="float32")}
+"""What the trainer says of windows, for the replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +33,12 @@ class ReplayConfig:
     """Environment steps that they store before they draw the first batch."""
     batches_per_step: float = 1.0
     """Batches that they draw for each environment step."""
+    sampler: SamplerName = "uniform"
+    """How windows are chosen."""
+    priority_exponent: float = 0.6
+    """`prioritized`: power of the priority that a window's probability is proportional to."""
+    max_uses: int = 1
+    """`fifo`: how often each window is drawn."""
     max_batches_owed: float = 0.0
     """They store no more while they owe this many batches; 0 takes those of two learner steps, or
     of one fragment if these are more."""
@@ -32,6 +47,9 @@ class ReplayConfig:
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyConfig(AlgorithmConfig):
     """Base class of the settings of algorithms that learn from a replay, again and again."""
+
+    gives_priorities: ClassVar[bool] = False
+    """Whether the learner returns a priority for each row, for `replay=prioritized`."""
 
     buffer_size: int = 100_000
     """Environment steps that the replay keeps; the oldest go first."""
@@ -46,6 +64,16 @@ class OffPolicyConfig(AlgorithmConfig):
     """Gradient steps of a learner step. Then the weights are published, once."""
     fragment_length: int = 8
     """Ticks that actors write at once."""
+    replay: SamplerName = "uniform"
+    """How windows are drawn: `uniform`; `prioritized` by what the learner says of them (Schaul et
+    al. 2016); `fifo` in the order of their arrival, each `max_uses` times."""
+    priority_exponent: float = 0.6
+    """`prioritized`: 0 draws uniformly, 1 in proportion to the priorities."""
+    importance_exponent: float = 0.4
+    """`prioritized`: how far the loss corrects for draws that are not uniform at the start; it
+    rises to 1, which is fully."""
+    max_uses: int = 1
+    """`fifo`: how often each window is drawn."""
     replay_workers: int = 1
     """Replay workers. Each keeps a part of the buffer, and draws a part of the batches."""
 
@@ -59,6 +87,24 @@ class OffPolicyConfig(AlgorithmConfig):
         self._expect("updates_per_step", 0 < self.updates_per_step < math.inf, "a positive number")
         enough = 0 <= self.learning_starts <= self.buffer_size
         self._expect("learning_starts", enough, f"0 to buffer_size ({self.buffer_size})")
+        for name in ("priority_exponent", "importance_exponent"):
+            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
+        self._expect("max_uses", self.max_uses >= 1, "at least 1")
+        names = [n for n in get_args(SamplerName) if n != "prioritized" or self.gives_priorities]
+        self._expect("replay", self.replay in names, " or ".join(names))
+        if self.replay == "fifo":
+            self._check_fifo()
+
+    def _check_fifo(self) -> None:
+        """Raises if windows would overlap, or if there are too few of them."""
+        length = self.windows().length
+        fits = self.fragment_length % length == 0
+        self._expect("fragment_length", fits, f"a multiple of {length} with replay=fifo")
+        uses = math.ceil(self.updates_per_step * self.batch_size * length)
+        enough = self.max_uses >= uses
+        self._expect(
+            "max_uses", enough, f"at least {uses} (updates_per_step x batch_size x {length} ticks)"
+        )
 
     def windows(self) -> FragmentShape:
         """The windows that a gradient step learns from; a batch has `batch_size` of them."""
@@ -81,6 +127,9 @@ class OffPolicyConfig(AlgorithmConfig):
             capacity_steps=self.buffer_size,
             warmup_steps=self.learning_starts,
             batches_per_step=self.updates_per_step,
+            sampler=self.replay,
+            priority_exponent=self.priority_exponent,
+            max_uses=self.max_uses,
         )
         group = WorkerGroup(
             kind="srl.workers.replay:ReplayWorker",
@@ -88,12 +137,25 @@ class OffPolicyConfig(AlgorithmConfig):
             settings=asdict(config),
         )
         several = len({node.policy for node in graph.streams.values()}) > 1
-        return graph.insert(
-            f"replay-{policy}" if several else "replay",
+        name = f"replay-{policy}" if several else "replay"
+        windows = dataclasses.replace(self.windows(), envs=self.batch_size)
+        if self.replay == "prioritized":
+            windows = dataclasses.replace(windows, row={**windows.row, **PRIORITIZED})
+        graph = graph.insert(
+            name,
             group,
             into=policy,
             split="readers",
-            shape=dataclasses.replace(self.windows(), envs=self.batch_size),
+            shape=windows,
             ratio=None,
             fragments_per_batch=self.gradient_steps,
+        )
+        if self.replay != "prioritized":
+            return graph
+        return graph.connect(
+            f"{policy}/priorities",
+            writer=graph.trainer(policy),
+            reader=name,
+            policy=policy,
+            table=TableSpec(columns=FEEDBACK, capacity=self.gradient_steps * self.batch_size),
         )

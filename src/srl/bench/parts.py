@@ -170,7 +170,9 @@ class Parts:
             policy_agents=plan.policy_agents,
             on_call=lambda call, index: None,
         )
-        trajectories = {s.policy: s.spec.trajectory for s in plan.samples.values()}
+        trajectories = {
+            s.policy: s.spec.trajectory for s in plan.samples.values() if not s.has_tables
+        }
         self.policies = {
             name: PolicyParts(
                 policy,

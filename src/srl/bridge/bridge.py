@@ -69,8 +69,8 @@ def message_limits(plan: BridgePlan, arena: Arena) -> Limits:
             frames += sizes
             bodies.append(sum(sizes) * min(spec.num_slots, most_slots(len(sizes))))
     for stream in plan.samples:
-        frames.append(stream.spec.trajectory.nbytes)
-        bodies.append(stream.spec.trajectory.nbytes)
+        frames.append(stream.spec.record.nbytes)
+        bodies.append(stream.spec.record.nbytes)
     return Limits(max(frames), MAX_FRAMES, MAX_HEADER_BYTES + max(bodies))
 
 

@@ -149,7 +149,7 @@ class FragmentSender:
         memory, slot, messenger = self._end.memory, remote_slot.slot, self._messenger
         if status == READY:
             info = memory.info(slot)
-            full = info.length == self._spec.trajectory.capacity
+            full = info.length == self._spec.record.capacity
             whole = full and not messenger.packs(self._owner)
             message = Fragment(self._number, lease, info, whole)
             parts = self._end.parts(slot, info.length, whole=whole)
@@ -336,7 +336,7 @@ class FragmentReceiver:
     def fragment(self, host: str, message: Fragment, body: Body) -> None:
         """Handles an arrived fragment: copies it into its slot, and hands it to the readers."""
         length = message.info.length
-        if not 0 < length <= self._spec.trajectory.capacity:
+        if not 0 < length <= self._spec.record.capacity:
             raise SpecError(f"fragment: no fragment has {length} ticks.")
         remote_slot = self._find(host, message.lease)
         if remote_slot is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from srl.data.spec import AgentSpec, Box, Discrete, MultiBinary, MultiDiscrete
+from srl.data.table import TableSpec
 from srl.data.tree import flatten
 from srl.workers.wiring import InferencePlan, Plan, PolicyPlan, SamplePlan
 
@@ -40,8 +41,10 @@ def inference_text(stream: InferencePlan) -> str:
 
 
 def sample_text(stream: SamplePlan) -> str:
-    """How many fragments a stream holds, and their shape."""
-    spec = stream.spec.trajectory
+    """How many records a stream holds, and their shape."""
+    spec = stream.spec.record
+    if isinstance(spec, TableSpec):
+        return f"{stream.spec.slots} slots of {spec.capacity} rows"
     return f"{stream.spec.slots} slots of [{spec.capacity}, {spec.rows}]"
 
 

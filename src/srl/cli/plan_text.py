@@ -52,7 +52,8 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
     for key, sample in plan.samples.items():
         lines.append(
             f"  {key}: {_names(sample.writers)} -> {_names(sample.readers)}, {sample.carrier}, "
-            f"{sample_text(sample)} [ticks, rows] of {size_text(sample.spec.trajectory.nbytes)}, "
+            f"{sample_text(sample)}{'' if sample.has_tables else ' [ticks, rows]'} of "
+            f"{size_text(sample.spec.record.nbytes)}, "
             f"{size_text(sizes[f'sample/{key}'])} in all, {age_text(sample)}"
         )
     lines += ["", "policies"]

@@ -13,6 +13,7 @@ import numpy as np
 
 from srl.data.memory_layout import Shape
 from srl.data.records import Trajectory
+from srl.data.samplers import MakeSampler, Windows
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.data.tree import leaves
 from srl.errors import ConfigError
@@ -74,8 +75,25 @@ def _arrays(trajectory: Trajectory) -> list[np.ndarray]:
     return [leaf for field in _FIELDS for leaf in leaves(getattr(trajectory, field))]
 
 
+SHARD_BITS, INCARNATION_BITS, POSITION_BITS = 10, 8, 44
+"""Bits of a window's key: the replay worker, how often it was started before, and the window's
+number in it."""
+
+
+def key_base(shard: int, incarnation: int) -> int:
+    """What all keys of one replay worker have in common."""
+    low = shard % (1 << SHARD_BITS) << INCARNATION_BITS | incarnation % (1 << INCARNATION_BITS)
+    return low << POSITION_BITS
+
+
+def shard_of(keys: np.ndarray) -> np.ndarray:
+    """The replay worker that each key comes from."""
+    found: np.ndarray = keys >> (POSITION_BITS + INCARNATION_BITS)
+    return found
+
+
 class Replay:
-    """Keeps the newest fragments of a policy, and draws windows of them uniformly.
+    """Keeps the newest fragments of a policy, and draws windows of them.
 
     A drawn window is one environment's: all its agents are drawn together, next to each other. It
     has `burn_in + length + bootstrap` ticks of the drawn spec, and may begin at any tick at which
@@ -83,10 +101,18 @@ class Replay:
     """
 
     def __init__(
-        self, stored: TrajectorySpec, drawn: TrajectorySpec, capacity_steps: int, seed: int
+        self,
+        stored: TrajectorySpec,
+        drawn: TrajectorySpec,
+        capacity_steps: int,
+        make_sampler: MakeSampler,
+        *,
+        key_base: int = 0,
     ) -> None:
-        """`stored` are the fragments that are inserted, `drawn` is what `draw` fills."""
+        """`stored` are the fragments that are inserted, `drawn` is what `draw` fills. All keys of
+        its windows begin with `key_base`."""
         _check_specs(stored, drawn)
+        self._key_base = key_base
         self.stored, self.drawn = stored, drawn
         self._ticks, self._rows = stored.length, stored.rows
         self.capacity = max(1, capacity_steps // (stored.length * stored.envs))
@@ -102,15 +128,13 @@ class Replay:
                 f"{least} at least (algorithm.buffer_size; each replay worker has a "
                 "share of it)."
             )
-        self._align = stored.state_every if leaves(stored.policy_state) else 1
-        self._rng = np.random.default_rng(seed)
+        align = stored.state_every if leaves(stored.policy_state) else 1
+        self.sampler = make_sampler(self.capacity, self._ticks, align, stored.envs)
         self._stores = [_Store(x.allocate(self.capacity), x) for x in _columns(stored)]
         self._is_first = next(x.array for x in self._stores if x.column.field == "is_first")
         count = self.capacity
         self._before, self._after = np.full(count, _NONE), np.full(count, _NONE)
         """The slots with the fragments that come before and after a slot's fragment."""
-        self._first, self._end = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        """The ticks of a slot's fragment at which windows may begin: from first to end."""
         self._number = np.full(count, _NONE, np.int64)
         """The number of a slot's fragment, counted over all that were inserted."""
         self._slot_of: dict[tuple[int, int], int] = {}
@@ -118,8 +142,6 @@ class Replay:
         self._name_of: list[tuple[int, int] | None] = [None] * count
         self.num_inserted = 0
         """Fragments inserted so far."""
-        self.num_starts = 0
-        """Ticks at which windows may begin, in all fragments together."""
 
     # -- what it holds -----------------------------------------------------------------------------
 
@@ -141,7 +163,7 @@ class Replay:
     @property
     def can_draw(self) -> bool:
         """Whether there is a window to draw."""
-        return self.num_starts > 0
+        return self.sampler.can_choose(self.drawn.envs)
 
     # -- inserting ---------------------------------------------------------------------------------
 
@@ -174,7 +196,7 @@ class Replay:
             return
         del self._slot_of[name]
         self._name_of[slot] = None
-        self._set_starts(slot, 0, 0)
+        self.sampler.allow(slot, 0, 0)
         before, after = int(self._before[slot]), int(self._after[slot])
         self._before[slot] = self._after[slot] = _NONE
         if before != _NONE:
@@ -200,15 +222,7 @@ class Replay:
             later = self._count(self._after, at, self._window)
             first = min(self._ticks, max(0, self._depth - earlier))
             end = min(self._ticks, max(0, self._ticks + later - self._window + 1))
-            self._set_starts(at, -(-first // self._align) * self._align, end)
-
-    def _set_starts(self, slot: int, first: int, end: int) -> None:
-        def count(first: int, end: int) -> int:
-            return -(-max(0, end - first) // self._align)
-
-        self.num_starts -= count(int(self._first[slot]), int(self._end[slot]))
-        self.num_starts += count(first, end)
-        self._first[slot], self._end[slot] = first, end
+            self.sampler.allow(at, first, end)
 
     def _count(self, links: np.ndarray, slot: int, enough: int) -> int:
         """Ticks in the fragments that come before or after a slot's fragment, up to `enough`."""
@@ -220,24 +234,23 @@ class Replay:
     # -- drawing -----------------------------------------------------------------------------------
 
     def draw(self, into: Trajectory) -> None:
-        """Fills `into` with windows, each drawn uniformly from all that there are."""
-        slot, start, env = self._choose(self.drawn.envs)
-        self._fill(into, slot, start, env)
+        """Fills `into` with windows that the sampler chooses."""
+        windows, relative = self.sampler.choose(self.drawn.envs, self.num_stored)
+        self._fill(into, *windows)
+        self._fill_row(into.row, windows, relative)
 
-    def _choose(self, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots, first ticks and environments of windows."""
-        slots, starts = np.empty(count, np.int64), np.empty(count, np.int64)
-        found, num_stored, per_slot = 0, self.num_stored, -(-self._ticks // self._align)
-        while found < count:
-            number = 2 * (count - found) + 8
-            slot = self._rng.integers(num_stored, size=number)
-            start = self._rng.integers(per_slot, size=number) * self._align
-            good = np.flatnonzero((start >= self._first[slot]) & (start < self._end[slot]))
-            good = good[: count - found]
-            slots[found : found + good.size] = slot[good]
-            starts[found : found + good.size] = start[good]
-            found += good.size
-        return slots, starts, self._rng.integers(self.stored.envs, size=count)
+    def feed(self, keys: np.ndarray, priorities: np.ndarray) -> int:
+        """Changes the priorities of windows, by their keys; returns how many of the windows are
+        still there."""
+        position = keys - self._key_base
+        mine = (position >= 0) & (position < 1 << POSITION_BITS)
+        rest, env = np.divmod(position[mine], self.stored.envs)
+        number, start = np.divmod(rest, self._ticks)
+        slot = number % self.capacity
+        there = (self._number[slot] == number) & self.sampler.allowed(slot, start)
+        windows = Windows(slot[there], start[there], env[there])
+        self.sampler.feed(windows, priorities[mine][there])
+        return windows.slot.size
 
     def _fill(self, into: Trajectory, slot: np.ndarray, start: np.ndarray, env: np.ndarray) -> None:
         agents, ticks = self.stored.num_agents, self._ticks
@@ -260,19 +273,21 @@ class Replay:
                 _take(kept, self._state_index(slots, at, row, column.every), array)
             else:
                 _take(kept, index, array)
-        self._fill_row(into.row, slot, start, env)
 
     def _fill_row(
-        self, given: dict[str, np.ndarray] | None, slot: np.ndarray, start: np.ndarray,
-        env: np.ndarray,
-    ) -> None:  # fmt: skip
+        self, given: dict[str, np.ndarray] | None, windows: Windows, relative: np.ndarray | None
+    ) -> None:
+        """Writes the key of each window, and its weight: the probability of a uniform draw of it
+        divided by that of this draw."""
         if not given:
             return
+        slot, start, env = windows
         if "key" in given:
             key = (self._number[slot] * self._ticks + start) * self.stored.envs + env
-            given["key"][...] = key.repeat(self.stored.num_agents)
+            given["key"][...] = (key + self._key_base).repeat(self.stored.num_agents)
         if "weight" in given:
-            given["weight"][...] = 1.0
+            weight = 1.0 if relative is None else (1.0 / relative).repeat(self.stored.num_agents)
+            given["weight"][...] = weight
 
     def _along(self, links: np.ndarray, slot: np.ndarray, hops: np.ndarray) -> np.ndarray:
         """The slot of each tick of windows [ticks, windows], that many links from the first."""

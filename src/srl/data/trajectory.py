@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from srl.data.memory_layout import Shape, layout_bytes, layout_views
+from srl.data.memory_layout import Shape, layout_bytes, layout_views, mark_unwritten
 from srl.data.records import Trajectory
 from srl.data.spec import AgentSpec, ArraySpec, action_array, from_plain
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import ConfigError
 
 
-class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
+class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The layout of a fragment: what the algorithm asks for, and what the agent and the policy
     declare."""
 
@@ -128,6 +128,39 @@ class TrajectorySpec(msgspec.Struct, frozen=True, kw_only=True):
     def views(self, memory: np.ndarray) -> Trajectory:
         """A slot's memory as a trajectory."""
         return from_tree(layout_views(to_tree(self.shapes()), memory))
+
+    def mark_unwritten(self, record: Trajectory, *, first: bool) -> None:
+        """Makes unwritten steps visible: they have actions, but no policy version."""
+        if first:
+            mark_unwritten(to_tree(record))
+        record.acted.fill(True)
+        record.policy_version.fill(-1)
+
+    def is_written(self, record: Trajectory, length: int) -> bool:
+        """Whether every action of the first `length` ticks has a policy version."""
+        return not (record.policy_version[:length][record.acted[:length]] == -1).any()
+
+    def oldest_version(self, record: Trajectory, length: int) -> int | None:
+        """The oldest policy version of the actions that a loss sees, if there are any."""
+        steps = slice(self.burn_in, length - self.bootstrap)
+        versions = record.policy_version[steps][record.acted[steps]]
+        return int(versions.min()) if versions.size else None
+
+    def parts(self, record: Trajectory, length: int) -> list[np.ndarray]:
+        """The used bytes of every array."""
+        missing, chunks = self.capacity - length, -(-length // self.state_every)
+        found = []
+        for name, tree in to_tree(record).items():
+            for leaf in leaves(tree):
+                used = chunks if name == "policy_state" else len(leaf) - missing
+                used = len(leaf) if name == "row" else used
+                found.append(leaf[:used].reshape(-1).view(np.uint8))
+        return found
+
+    def pixels(self) -> list[bool]:
+        """For each of the `parts`: whether it has bytes such as pixels."""
+        tree = to_tree(self.shapes())
+        return [leaf.dtype == "uint8" for name in tree for leaf in leaves(tree[name])]
 
     def allocate(self, ticks: int | None = None) -> Trajectory:
         """A trajectory in private memory, zeroed."""

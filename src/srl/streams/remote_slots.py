@@ -14,8 +14,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.trajectory import to_tree
-from srl.data.tree import leaves
 from srl.streams import sample_claims, sample_order
 from srl.streams.sample import SampleSpec
 from srl.streams.sample_memory import (
@@ -44,23 +42,13 @@ class _StreamEnd:
     def parts(self, index: int, length: int, *, whole: bool = True) -> list[np.ndarray]:
         """The bytes of a fragment, as uint8 arrays: the slot in one piece if it is full and `whole`
         is True, otherwise the used part of every array."""
-        if whole and length == self.spec.trajectory.capacity:
+        if whole and length == self.spec.record.capacity:
             return [self.memory.raw[index]]
-        item, missing = self.memory.items[index], self.spec.trajectory.capacity - length
-        every = self.spec.trajectory.state_every
-        chunks = -(-length // every)
-        found = []
-        for name, tree in to_tree(item).items():
-            for leaf in leaves(tree):
-                used = chunks if name == "policy_state" else len(leaf) - missing
-                used = len(leaf) if name == "row" else used
-                found.append(leaf[:used].reshape(-1).view(np.uint8))
-        return found
+        return self.spec.record.parts(self.memory.records[index], length)
 
     def pixels(self) -> list[bool]:
         """For each of the `parts` with `whole=False`: whether it holds bytes such as pixels."""
-        tree = to_tree(self.spec.trajectory.shapes())
-        return [leaf.dtype == "uint8" for name in tree for leaf in leaves(tree[name])]
+        return self.spec.record.pixels()
 
 
 class GrantingStream(_StreamEnd):

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from srl.arena.arena import Arena
-from srl.data.memory_layout import mark_unwritten
 from srl.data.records import Trajectory
-from srl.data.trajectory import TrajectorySpec, to_tree
+from srl.data.table import Table, TableSpec
+from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError, StreamError
 from srl.streams import sample_claims, sample_order
 from srl.streams.sample_memory import (
@@ -46,7 +46,8 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The stream's contents, the processes at its ends, and how far ahead writers may run."""
 
     name: str
-    trajectory: TrajectorySpec
+    record: TrajectorySpec | TableSpec
+    """What a slot holds."""
     slots: int
     writers: tuple[str, ...]
     """The process of each writer."""
@@ -64,6 +65,12 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Least time after which a writer can be overdue, where the reader takes tickets in order. With
     0 no writer is overdue: the reader waits until the writer's death is certain."""
 
+    @property
+    def trajectory(self) -> TrajectorySpec:
+        """The layout of its fragments, in a stream that carries fragments."""
+        assert isinstance(self.record, TrajectorySpec), f"stream {self.name!r} carries tables"
+        return self.record
+
     def __post_init__(self) -> None:
         if self.delivery == "all" and len(self.readers) > 31:
             raise ConfigError(
@@ -72,16 +79,28 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slot:
-    """A claimed slot: fill `trajectory`, then `commit`."""
+    """A claimed slot: fill its `record`, then `commit`."""
 
-    __slots__ = ("_sink", "index", "oldest_version", "trajectory")
+    __slots__ = ("_sink", "index", "oldest_version", "record")
 
     def __init__(self, sink: SampleSink, index: int, oldest_version: int) -> None:
         self._sink = sink
         self.index = index
-        self.trajectory: Trajectory = sink._memory.items[index]
+        self.record: Any = sink._memory.records[index]
         self.oldest_version = oldest_version
         """Steps of a policy version older than this would be too old when they are consumed."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record of a stream that carries fragments."""
+        assert isinstance(self.record, Trajectory)
+        return self.record
+
+    @property
+    def table(self) -> Table:
+        """The record of a stream that carries tables."""
+        assert isinstance(self.record, dict)
+        return self.record
 
     def commit(self, info: FragmentInfo) -> None:
         """Hands the slot to the readers; the writer must not use it afterwards."""
@@ -125,14 +144,9 @@ class SampleSink:
                 self._arena.wake(*self.spec.readers)
             return None
         slot = Slot(self, index, self._oldest_version(index))
-        if not memory.marked[index]:
-            # At its first use, so that a stream of gigabytes is made quickly.
-            mark_unwritten(to_tree(slot.trajectory))
-            memory.marked[index] = 1
-        # Makes unwritten steps visible, whatever the slot held before: they have actions, but no
-        # policy version. `_check_written` finds them.
-        slot.trajectory.acted.fill(True)
-        slot.trajectory.policy_version.fill(-1)
+        # `_check_written` finds what the writer leaves out, whatever the slot held before.
+        self.spec.record.mark_unwritten(slot.record, first=not memory.marked[index])
+        memory.marked[index] = 1
         return slot
 
     def reopen(self, index: int) -> Slot:
@@ -162,9 +176,9 @@ class SampleSink:
 
 
 class TakenFragment:
-    """A taken fragment: read `trajectory` in place, then `release` its slot."""
+    """A taken fragment: read its `record` in place, then `release` its slot."""
 
-    __slots__ = ("_source", "index", "info", "ticket", "trajectory", "writer")
+    __slots__ = ("_source", "index", "info", "record", "ticket", "writer")
 
     def __init__(self, source: SampleSource, index: int) -> None:
         memory = source._memory
@@ -173,7 +187,19 @@ class TakenFragment:
         self.ticket = int(memory.ticket[index])
         self.writer = int(memory.writer[index])
         self.info = memory.info(index)
-        self.trajectory: Trajectory = memory.items[index]
+        self.record: Any = memory.records[index]
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record of a stream that carries fragments."""
+        assert isinstance(self.record, Trajectory)
+        return self.record
+
+    @property
+    def table(self) -> Table:
+        """The record of a stream that carries tables."""
+        assert isinstance(self.record, dict)
+        return self.record
 
     def release(self) -> None:
         """Lets the slot be written again. `SampleSource.acknowledge` later counts the fragment as
@@ -299,9 +325,8 @@ class SampleSource:
         memory.next_taken[self._reader] = memory.ticket[index] + 1
 
     def _check_written(self, index: int) -> None:
-        item = self._memory.items[index]
-        length = int(self._memory.length[index])
-        if (item.policy_version[:length][item.acted[:length]] == -1).any():
+        record, length = self._memory.records[index], int(self._memory.length[index])
+        if not self.spec.record.is_written(record, length):
             writer = self.spec.writers[int(self._memory.writer[index])]
             raise StreamError(
                 f"stream {self.spec.name!r}: slot {index} was committed by {writer} with steps "

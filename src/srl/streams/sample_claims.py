@@ -146,10 +146,8 @@ def _renew_ticket(memory: SampleMemory, spec: SampleSpec, index: int) -> bool:
     """Gives the next ticket to the fragment of a writer that was overdue; False if the fragment is
     too old for it."""
     ticket, num_returned = next_ticket(memory)
-    item, trajectory = memory.items[index], spec.trajectory
-    steps = slice(trajectory.burn_in, memory.length[index] - trajectory.bootstrap)
-    versions = item.policy_version[steps][item.acted[steps]]
-    if versions.size and versions.min() < oldest_version(memory, spec, ticket):
+    oldest = spec.record.oldest_version(memory.records[index], int(memory.length[index]))
+    if oldest is not None and oldest < oldest_version(memory, spec, ticket):
         return False
     memory.ticket[index] = ticket
     memory.num_returned[0] = num_returned

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -11,8 +10,7 @@ import numpy as np
 from srl.arena.arena import Arena
 from srl.data.counts import Count, Natural
 from srl.data.memory_layout import Shape, layout_bytes, layout_views
-from srl.data.records import Trajectory
-from srl.data.trajectory import TrajectorySpec
+from srl.data.record_spec import RecordSpec
 
 if TYPE_CHECKING:
     from srl.streams.sample import SampleSpec
@@ -42,25 +40,16 @@ class FragmentInfo(msgspec.Struct, array_like=True, frozen=True):
     ended, else by more."""
 
 
-class SlotViews(Sequence[Trajectory]):
-    """Slots as trajectories. Each is made at its first use, because most ends use only a few of
+class SlotViews:
+    """Slots as records. Each is made at its first use, because most ends use only a few of
     thousands of slots."""
 
-    def __init__(self, spec: TrajectorySpec, raw: list[np.ndarray]) -> None:
+    def __init__(self, spec: RecordSpec, raw: list[np.ndarray]) -> None:
         self._spec = spec
         self._raw = raw
-        self._made: list[Trajectory | None] = [None] * len(raw)
+        self._made: list[Any] = [None] * len(raw)
 
-    def __len__(self) -> int:
-        return len(self._raw)
-
-    @overload
-    def __getitem__(self, index: int) -> Trajectory: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Trajectory]: ...
-    def __getitem__(self, index: int | slice) -> Trajectory | list[Trajectory]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Any:
         made = self._made[index]
         if made is None:
             made = self._made[index] = self._spec.views(self._raw[index])
@@ -73,12 +62,12 @@ class SampleMemory:
     def __init__(self, spec: SampleSpec, arena: Arena) -> None:
         shapes, slots = _header_shapes(spec), spec.slots
         header, size = layout_bytes(shapes), _slot_bytes(spec)
-        nbytes = spec.trajectory.nbytes
+        nbytes = spec.record.nbytes
         region = arena.region(f"sample/{spec.name}", header + slots * size, SETTINGS)
         for name, view in layout_views(shapes, region[:header]).items():
             setattr(self, name, view)
         self.raw = [region[header + i * size : header + i * size + nbytes] for i in range(slots)]
-        self.items = SlotViews(spec.trajectory, self.raw)
+        self.records = SlotViews(spec.record, self.raw)
 
     status: np.ndarray
     writer: np.ndarray
@@ -157,7 +146,7 @@ def sample_bytes(spec: SampleSpec) -> int:
 
 def _slot_bytes(spec: SampleSpec) -> int:
     """Bytes from one slot to the next: whole pages."""
-    return -(-spec.trajectory.nbytes // 4096) * 4096
+    return -(-spec.record.nbytes // 4096) * 4096
 
 
 def _header_shapes(spec: SampleSpec) -> dict[str, Shape]:

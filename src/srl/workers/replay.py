@@ -1,8 +1,8 @@
 """The replay worker: keeps fragments, and draws batches from them again and again.
 
-*Consumes* fragments of the actors. *Waits for* fragments, and, while it owes too much, for a free
-slot of the trainer's stream. *Unblocked by* actors and trainers. *Produces* fragments of windows,
-each as wide as a minibatch.
+*Consumes* fragments of the actors, and priorities of the trainers. *Waits for* fragments, and,
+while it owes too much, for a free slot of the trainer's stream. *Unblocked by* actors and trainers.
+*Produces* fragments of windows, each as wide as a minibatch.
 
 For each environment step that it stores it owes the trainer a number of minibatches
 (`batches_per_step`). It writes no more than it owes, and stores nothing new while it owes too much.
@@ -12,7 +12,8 @@ So the ratio of learning to acting holds in both directions, whichever side is s
 from __future__ import annotations
 
 from srl.algorithms.off_policy import ReplayConfig
-from srl.data.replay import Replay
+from srl.data.replay import Replay, key_base
+from srl.data.samplers import sampler_maker
 from srl.settings import convert
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_memory import FragmentInfo
@@ -34,12 +35,24 @@ class ReplayWorker(Worker):
         *,
         share: float,
         seed: int,
+        feedback: SampleSource | None = None,
+        key_base: int = 0,
     ) -> None:
-        """`share` is its part of everything that is stored and drawn."""
+        """`share` is its part of everything that is stored and drawn. `feedback` has the
+        priorities that trainers give to keys, which begin with `key_base`."""
         self.name = name
         self._source, self._sinks, self._config = source, sinks, config
+        self._feedback = feedback
         stored, drawn = source.spec.trajectory, sinks[0].spec.trajectory
-        self.replay = Replay(stored, drawn, int(config.capacity_steps * share), seed)
+        sampler = sampler_maker(
+            config.sampler,
+            seed=seed,
+            exponent=config.priority_exponent,
+            length=drawn.length,
+            uses=config.max_uses,
+        )
+        capacity = int(config.capacity_steps * share)
+        self.replay = Replay(stored, drawn, capacity, sampler, key_base=key_base)
         self._warmup_steps = config.warmup_steps * share
         per_fragment = config.batches_per_step * stored.length * stored.envs
         self._max_owed = config.max_batches_owed * share or max(
@@ -55,19 +68,23 @@ class ReplayWorker(Worker):
     @classmethod
     def build(cls, context: Context) -> ReplayWorker:
         """A replay worker from its part of the plan."""
-        (reads,) = context.worker.reads
-        count = context.plan.samples[reads].parts
+        streams = {name: context.plan.samples[name] for name in context.worker.reads}
+        (fragments,) = (name for name, stream in streams.items() if not stream.has_tables)
+        tables = [name for name, stream in streams.items() if stream.has_tables]
         return cls(
             context.name,
-            context.sample_source(reads),
+            context.sample_source(fragments),
             [context.sample_sink(stream) for stream in context.worker.writes],
             convert(context.worker.settings, ReplayConfig, "replay"),
-            share=1 / count,
+            share=1 / streams[fragments].parts,
             seed=context.seed,
+            feedback=context.sample_source(tables[0]) if tables else None,
+            key_base=key_base(context.worker.index, context.incarnation),
         )
 
     def step(self) -> StepResult | Wait:
         """Draws a minibatch if it owes one, else stores a fragment."""
+        self._read_feedback()
         if self._owed >= 1.0 and self.replay.can_draw:
             if self._draw():
                 return MADE
@@ -100,6 +117,16 @@ class ReplayWorker(Worker):
             return True
         return False
 
+    def _read_feedback(self) -> None:
+        """Takes over the priorities that trainers have sent."""
+        while self._feedback is not None and (item := self._feedback.take()) is not None:
+            length = item.info.length
+            keys, priorities = item.table["key"][:length], item.table["priority"][:length]
+            fresh = self.replay.feed(keys, priorities)
+            self.stats.add("count_reprioritized", fresh)
+            item.release()
+            self._feedback.acknowledge(1)
+
     def _insert(self) -> bool:
         """Stores the next fragment that is ready."""
         item = self._source.take()
@@ -119,5 +146,7 @@ class ReplayWorker(Worker):
     def close(self) -> None:
         """Closes its ends of the streams."""
         self._source.close()
+        if self._feedback is not None:
+            self._feedback.close()
         for sink in self._sinks:
             sink.close()

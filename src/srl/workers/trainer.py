@@ -2,7 +2,8 @@
 
 *Consumes* fragments of its own sample stream. *Waits for* fragments, and for the other trainers of
 its policy, if there are any. *Unblocked by* actors (or a worker in between). *Produces* snapshots
-for the parameter service, one version for each learner step.
+for the parameter service, one version for each learner step, and priorities of the samples where a
+replay asks for them.
 
 Between minibatches it checks whether the run stops, and fills the next batch. An unfinished learner
 step can be rolled back, because the algorithm made a backup before.
@@ -35,6 +36,7 @@ from srl.services.trainer_table import BatchNumbers, RankProgress
 from srl.streams.sample import SampleSource
 from srl.streams.sample_accounting import propagate_version
 from srl.workers.age_check import AgeCheck
+from srl.workers.feedback import Feedback
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.wiring import Context, load_weights
 from srl.workers.worker import DONE, GIVEN_UP, MADE, StepResult, Wait, Worker
@@ -59,6 +61,7 @@ class TrainerWorker(Worker):
         group: TrainerGroup,
         upstream: Callable[[int], None],
         age: AgeCheck,
+        feedback: Feedback,
     ) -> None:
         self.name = name
         self.policy_name = policy_name
@@ -75,6 +78,7 @@ class TrainerWorker(Worker):
         self._upstream = upstream
         """Tells the streams that lead to its own for which version the next batch is."""
         self._age = age
+        self._feedback = feedback
         spec = source.spec
         self._filling = BatchBuilder(spec.trajectory, spec.fragments_per_batch)
         self._training = BatchBuilder(spec.trajectory, spec.fragments_per_batch)
@@ -82,6 +86,7 @@ class TrainerWorker(Worker):
         """Whether it has what this run has learned, and not only what it started with."""
         self._wait = Wait("samples", source.look_seconds)
         self._wait_others = Wait("workers")
+        self._wait_slots = Wait("slots")
 
     @classmethod
     def build(cls, context: Context) -> TrainerWorker:
@@ -110,6 +115,7 @@ class TrainerWorker(Worker):
             group=group,
             upstream=partial(propagate_version, own.spec, upstream, context.shared),
             age=_age_check(context, stream),
+            feedback=Feedback.build(context),
         )
 
     def step(self) -> StepResult | Wait:
@@ -119,6 +125,8 @@ class TrainerWorker(Worker):
         if self._group.broken or self._newest.newest_remote_version > self.version:
             self._group.give_up()
             return MADE
+        if not self._feedback.flush():
+            return self._wait_slots
         got = self._fill()
         if self._filling.full and not self._training.full:
             self._filling, self._training = self._training, self._filling
@@ -270,6 +278,8 @@ class TrainerWorker(Worker):
         return False
 
     def _finish(self, result: TrainResult, numbers: BatchNumbers, seconds: float) -> None:
+        batch = self._training.batch()
+        self._feedback.add(batch.data.row, result.priorities, batch.num_agents)
         if self._group.rank == 0 and self._age.exceeded(self.version, numbers.age_max):
             self._note_too_old(numbers.age_max)
         self.version += 1
@@ -382,8 +392,9 @@ class TrainerWorker(Worker):
             self._show_counters()
 
     def close(self) -> None:
-        """Closes its end of the stream."""
+        """Closes its ends of the streams."""
         self._source.close()
+        self._feedback.close()
 
 
 def _age_check(context: Context, stream: str) -> AgeCheck:
@@ -392,7 +403,7 @@ def _age_check(context: Context, stream: str) -> AgeCheck:
     on_the_way = [
         plan.spec
         for plan in context.plan.samples.values()
-        if (plan.policy, plan.part) == (own.policy, own.part)
+        if (plan.policy, plan.part) == (own.policy, own.part) and not plan.has_tables
     ]
     bounds = [spec.max_policy_age for spec in on_the_way if spec.max_policy_age is not None]
     batches = sum(spec.slots / spec.fragments_per_batch for spec in on_the_way)

@@ -16,6 +16,7 @@ import numpy as np
 from srl.arena.arena import Arena
 from srl.data.codec import load_state
 from srl.data.spec import AgentSpec, ArraySpec, EnvSpec, TeamSpec
+from srl.data.table import TableSpec
 from srl.data.tree import leaves
 from srl.envs.protocol import EnvConfig, EnvGroup, OnCall, PolicyAgents
 from srl.errors import CheckpointError, ConfigError, PolicyError
@@ -84,6 +85,11 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Workers, in the order of `spec.writers`."""
     readers: tuple[str, ...]
     spec: SampleSpec
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether it carries tables, and no fragments."""
+        return isinstance(self.spec.record, TableSpec)
 
 
 class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):

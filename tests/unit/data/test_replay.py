@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,12 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srl.data.records import Trajectory
-from srl.data.replay import Replay, replay_bytes
+from srl.data.replay import Replay, key_base, replay_bytes, shard_of
+from srl.data.samplers import MakeSampler, PrioritizedSampler, UniformSampler
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.stacking import stack_index
 from srl.data.trajectory import TrajectorySpec, to_tree
 from srl.data.tree import leaves
 from srl.errors import ConfigError
+
+
+def uniform(seed: int) -> MakeSampler:
+    return partial(UniformSampler, seed=seed)
+
 
 PARTS = 9
 """Fragments that an agent batch plays."""
@@ -130,7 +137,7 @@ def test_windows_are_what_was_played(data: st.DataObject) -> None:
     )
     least = -(-(drawn.capacity + stack - 1) // length)
     capacity = data.draw(st.integers(least, least + 12))
-    replay = Replay(stored, drawn, capacity * length * envs, seed=1)
+    replay = Replay(stored, drawn, capacity * length * envs, uniform(1))
     played = [Played(stored, origin, rng) for origin in range(2)]
     todo = [(origin, number) for number in range(PARTS) for origin in range(2)]
     lost = data.draw(st.sets(st.sampled_from(todo), max_size=3))
@@ -144,7 +151,7 @@ def test_windows_are_what_was_played(data: st.DataObject) -> None:
         replay.insert(played[origin].fragment(number), stored.capacity, origin, number)
         kept = [*kept, (origin, number)][-capacity:]
         expected = starts(kept, stored, drawn, state is not None)
-        assert replay.num_starts == len(expected)
+        assert replay.sampler.num_starts == len(expected)
         assert replay.can_draw == bool(expected)
         if expected:
             replay.draw(into)
@@ -174,7 +181,7 @@ def starts(
 
 def test_every_window_is_drawn_equally_often() -> None:
     stored, drawn = spec(4, envs=2), spec(2, envs=1000)
-    replay = Replay(stored, drawn, 1000, seed=3)
+    replay = Replay(stored, drawn, 1000, uniform(3))
     played = Played(stored, 0, np.random.default_rng(0))
     for number in range(3):
         replay.insert(played.fragment(number), stored.capacity, 0, number)
@@ -194,7 +201,7 @@ def test_the_same_seed_draws_the_same() -> None:
     drawn = spec(2, envs=8)
     found = []
     for seed in (1, 1, 2):
-        replay = Replay(stored, drawn, 1000, seed)
+        replay = Replay(stored, drawn, 1000, uniform(seed))
         played = Played(stored, 0, np.random.default_rng(0))
         for number in range(3):
             replay.insert(played.fragment(number), stored.capacity, 0, number)
@@ -206,7 +213,7 @@ def test_the_same_seed_draws_the_same() -> None:
 
 def test_its_bytes_are_those_of_what_it_keeps_once() -> None:
     stored = spec(8, envs=4, stack=4)
-    replay = Replay(stored, spec(1, envs=32, stack=4), 10 * 8 * 4, seed=1)
+    replay = Replay(stored, spec(1, envs=32, stack=4), 10 * 8 * 4, uniform(1))
     assert replay.capacity == 10
     held = sum(store.array.nbytes for store in replay._stores)
     assert replay.nbytes == replay_bytes(stored, 10) == held
@@ -225,17 +232,49 @@ def test_its_bytes_are_those_of_what_it_keeps_once() -> None:
 )
 def test_specs_that_do_not_fit_are_refused(drawn: TrajectorySpec, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Replay(spec(4, envs=2), drawn, 100, seed=1)
+        Replay(spec(4, envs=2), drawn, 100, uniform(1))
 
 
 def test_a_replay_without_room_for_a_window_is_refused() -> None:
     stored, drawn = spec(4, envs=2, stack=3), spec(5, envs=2, stack=3, bootstrap=3)
     with pytest.raises(ConfigError, match=r"a window of 10 ticks .* got 16 .* to 24 at least"):
-        Replay(stored, drawn, 16, seed=1)
-    assert Replay(stored, drawn, 24, seed=1).capacity == 3
+        Replay(stored, drawn, 16, uniform(1))
+    assert Replay(stored, drawn, 24, uniform(1)).capacity == 3
 
 
 def test_states_that_were_not_stored_cannot_be_drawn() -> None:
     stored = spec(6, envs=1, policy_state=ArraySpec(), state_every=2)
     with pytest.raises(ConfigError, match=r"a multiple of .* \(2\), got 3"):
-        Replay(stored, spec(6, envs=1, policy_state=ArraySpec(), state_every=3), 100, seed=1)
+        Replay(stored, spec(6, envs=1, policy_state=ArraySpec(), state_every=3), 100, uniform(1))
+
+
+def test_priorities_come_back_by_key_and_only_to_windows_that_are_there():
+    row = {"key": ArraySpec(dtype="int64"), "weight": ArraySpec()}
+    stored = spec(4, envs=2)
+    drawn = spec(1, envs=64, row=row)
+    make = partial(PrioritizedSampler, seed=1, exponent=1.0)
+    base = key_base(3, 2)
+    replay = Replay(stored, drawn, 3 * 4 * 2, make, key_base=base)
+    played = Played(stored, 7, np.random.default_rng(1))
+    for number in range(3):
+        replay.insert(played.fragment(number), stored.capacity, 7, number)
+    into = drawn.allocate()
+    replay.draw(into)
+    keys = np.unique(into.row["key"])
+    assert set(shard_of(keys)) == {3}
+    assert into.row["weight"] == pytest.approx(1.0)
+    # One window is worth learning from, and others are not.
+    chosen = keys[5]
+    assert replay.feed(keys, np.where(keys == chosen, 50.0, 0.0)) == len(keys)
+    replay.draw(into)
+    assert (into.row["key"] == chosen).mean() > 0.5
+    weights = into.row["weight"][into.row["key"] == chosen]
+    assert weights == pytest.approx(weights[0])
+    assert weights[0] < 1.0
+    # What another worker, or this one before its restart, has drawn says nothing here.
+    for other in (key_base(2, 2), key_base(3, 1), key_base(3, 3)):
+        assert replay.feed(keys - base + other, np.ones(len(keys))) == 0
+    # Nor does what is gone.
+    for number in range(3, 6):
+        replay.insert(played.fragment(number), stored.capacity, 7, number)
+    assert replay.feed(keys, np.ones(len(keys))) == 0

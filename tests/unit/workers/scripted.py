@@ -235,7 +235,7 @@ class Play:
             self.servers[policy] = InferenceServer(request_sender, arena, 0)
             stream = SampleSpec(
                 name=policy,
-                trajectory=TrajectorySpec(
+                record=TrajectorySpec(
                     length=setup.length,
                     rows=rows,
                     envs=setup.num_envs,

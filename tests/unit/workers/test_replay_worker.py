@@ -29,7 +29,7 @@ def spec(name: str, length: int, envs: int, **fields: Any) -> SampleSpec:
     agent = AgentSpec(obs=ArraySpec(), action=Discrete(2))
     trajectory = TrajectorySpec(length=length, rows=envs, envs=envs, agent=agent)
     ends = {"writers": ("w",), "readers": ("r",), **fields}
-    return SampleSpec(name=name, trajectory=trajectory, **ends)
+    return SampleSpec(name=name, record=trajectory, **ends)
 
 
 class Setup:

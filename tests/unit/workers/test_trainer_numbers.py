@@ -20,6 +20,7 @@ from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_samp
 from srl.streams.sample_accounting import account
 from srl.streams.sample_memory import FragmentInfo, SampleMemory
 from srl.workers.age_check import AgeCheck
+from srl.workers.feedback import Feedback
 from srl.workers.trainer import TrainerWorker
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.worker import MADE, Wait
@@ -28,7 +29,7 @@ AGENT = AgentSpec(obs={"a": ArraySpec(shape=(2,))}, action=Discrete(2))
 TRAJECTORY = TrajectorySpec(length=2, rows=1, envs=1, agent=AGENT)
 SAMPLES = SampleSpec(
     name="s",
-    trajectory=TRAJECTORY,
+    record=TRAJECTORY,
     slots=2,
     writers=("actor-0",),
     readers=("trainer-0",),
@@ -83,6 +84,7 @@ class Bench:
             group=TrainerGroup(context),
             upstream=self.upstream.append,
             age=AgeCheck(None, 0),
+            feedback=Feedback({}),
         )
         made.stats = self.stats
         return made

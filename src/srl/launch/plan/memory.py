@@ -65,7 +65,7 @@ def memory_needs(plan: Plan) -> MemoryNeeds:
     for worker in plan.workers:
         for name in worker.reads if worker.trains else ():
             spec = plan.samples[name].spec
-            batches += BATCHES * spec.fragments_per_batch * spec.trajectory.nbytes
+            batches += BATCHES * spec.fragments_per_batch * spec.record.nbytes
     return MemoryNeeds(sum(sizes.values()) - weights, weights, batches)
 
 
@@ -76,7 +76,8 @@ def check_memory(plan: Plan, available: int | None) -> None:
     if available is None or not on_one_host or needs.total <= available:
         return
     actor, slots = plan.experiment["actor"], plan.experiment["sample"]["slots"]
-    ticks = max(stream.spec.trajectory.length for stream in plan.samples.values())
+    fragments = [stream.spec for stream in plan.samples.values() if not stream.has_tables]
+    ticks = max(spec.trajectory.length for spec in fragments)
     raise RunError(
         f"memory: this run needs {needs}; {size_text(available)} are available. Lower {SETTINGS}: "
         f"they are {actor['envs']}, {ticks} and {slots or 'two batches'}. `srl plan` shows what "

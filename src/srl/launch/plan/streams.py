@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from srl.algorithms.config import AlgorithmConfig, Sampling
 from srl.data.spec import EnvSpec
+from srl.data.table import TableSpec
 from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
 from srl.experiment import Experiment, algorithm_of_policy
@@ -135,7 +136,7 @@ def plan_samples(
     where: dict[str, str],
     base_versions: dict[str, int],
 ) -> dict[str, SamplePlan]:
-    """Every sample stream of the graph, in one part for each trainer of its policy."""
+    """Every sample stream of the graph, in its parts."""
     actor = experiment.actor
     envs, agent_batches = actor.envs // (actor.count * actor.groups), actor.count * actor.groups
     plans, patience = {}, experiment.sample.patience_seconds
@@ -147,11 +148,11 @@ def plan_samples(
         policy, parts = policies[node.policy], graph.parts(stream)
         sampling = wanted[node.policy]
         max_policy_age = sampling.max_policy_age if node.bounds_age else None
-        if sampling.max_policy_age is not None:
+        if sampling.max_policy_age is not None and not node.has_tables:
             _check_bounded(stream, graph, sampling)
         per_batch = _fragments_per_batch(stream, graph, agent_batches, policy, parts)
         shape = node.shape or sampling
-        trajectory = _trajectory(shape, envs, env_spec, policy, modules[node.policy])
+        record = _record(shape, envs, env_spec, policy, modules[node.policy])
         for part in range(parts):
             name = _part_name(stream, part, parts)
             writers = [w for w in workers if name in w.writes]
@@ -168,7 +169,7 @@ def plan_samples(
                 readers=tuple(w.name for w in readers),
                 spec=SampleSpec(
                     name=name,
-                    trajectory=trajectory,
+                    record=record,
                     slots=-(-experiment.sample.slots // parts) or 2 * max(per_batch, at_once),
                     writers=tuple(w.process for w in writers),
                     readers=tuple(w.process for w in readers),
@@ -183,9 +184,16 @@ def plan_samples(
     return plans
 
 
-def _trajectory(
-    shape: FragmentShape, envs: int, env_spec: EnvSpec, policy: PolicyPlan, module: Policy
-) -> TrajectorySpec:
+def _record(
+    shape: FragmentShape | TableSpec,
+    envs: int,
+    env_spec: EnvSpec,
+    policy: PolicyPlan,
+    module: Policy,
+) -> TrajectorySpec | TableSpec:
+    """The layout of what a stream carries."""
+    if isinstance(shape, TableSpec):
+        return shape
     envs = envs if shape.envs is None else shape.envs
     return TrajectorySpec(
         length=shape.length,

@@ -137,11 +137,11 @@ def no_update_text(plan: Plan, stats_table: StatsTable, seconds: float) -> str:
     """The message about a run that made no update in its time: how far it came, and what to
     change."""
     actor = plan.experiment["actor"]
-    ticks = max(stream.spec.trajectory.length for stream in plan.samples.values())
-    made = sum(stats_table.rows[w.name].get("count_env_steps") for w in plan.workers if w.writes)
+    streams = [stream for stream in plan.samples.values() if not stream.has_tables]
+    ticks = max(stream.spec.trajectory.length for stream in streams)
+    made = sum(stats_table.rows[w.name].get("count_env_steps") for w in plan.workers if w.requests)
     batches = [
-        size_text(s.spec.fragments_per_batch * s.parts * s.spec.trajectory.nbytes)
-        for s in plan.samples.values()
+        size_text(s.spec.fragments_per_batch * s.parts * s.spec.record.nbytes) for s in streams
     ]
     trained = sum(
         stats_table.rows[w.name].get("count_minibatches") for w in plan.workers if w.trains

@@ -1,0 +1,123 @@
+"""Samplers choose exactly the windows that are allowed, as often as they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srl.data.samplers import FifoSampler, PrioritizedSampler, UniformSampler, Windows
+
+SLOTS, TICKS, ENVS = 5, 6, 2
+
+
+def names(windows: Windows) -> list[tuple[int, int, int]]:
+    return list(zip(*(part.tolist() for part in windows), strict=True))
+
+
+def allowed_windows(starts: dict[int, tuple[int, int]], align: int) -> set[tuple[int, int, int]]:
+    return {
+        (slot, start, env)
+        for slot, (first, end) in starts.items()
+        for start in range(0, TICKS, align)
+        if first <= start < end
+        for env in range(ENVS)
+    }
+
+
+RANGE = st.tuples(st.integers(0, TICKS), st.integers(0, TICKS)).map(
+    lambda pair: tuple(sorted(pair))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, SLOTS - 1), RANGE), min_size=1, max_size=20),
+    align=st.sampled_from([1, 2, 3]),
+    kind=st.sampled_from([UniformSampler, PrioritizedSampler]),
+)
+def test_only_allowed_windows_are_chosen_and_all_of_them(changes, align, kind):
+    more = {"exponent": 0.5} if kind is PrioritizedSampler else {}
+    sampler = kind(SLOTS, TICKS, align, ENVS, seed=1, **more)
+    starts: dict[int, Any] = {}
+    for slot, (first, end) in changes:
+        sampler.allow(slot, first, end)
+        starts[slot] = (first, end)
+    wanted = allowed_windows(starts, align)
+    assert sampler.num_starts * ENVS == len(wanted)
+    assert sampler.can_choose(1) == bool(wanted)
+    if wanted:
+        windows, relative = sampler.choose(40 * len(wanted), SLOTS)
+        assert set(names(windows)) == wanted
+        if relative is not None:
+            assert relative == pytest.approx(1.0)
+
+
+def test_windows_are_chosen_in_proportion_to_their_priorities():
+    sampler = PrioritizedSampler(SLOTS, TICKS, 1, ENVS, seed=3, exponent=0.5)
+    for slot in range(SLOTS):
+        sampler.allow(slot, 1, TICKS)
+    rng = np.random.default_rng(0)
+    every = np.array(sorted(allowed_windows(dict.fromkeys(range(SLOTS), (1, TICKS)), 1)))
+    windows = Windows(*every.T)
+    priorities = rng.random(len(every)) * 9
+    sampler.feed(windows, priorities)
+    wanted = np.maximum(priorities, 1e-6) ** 0.5
+    wanted /= wanted.sum()
+    count = 60_000
+    chosen, relative = sampler.choose(count, SLOTS)
+    assert relative is not None
+    index = {name: number for number, name in enumerate(map(tuple, every.tolist()))}
+    numbers = np.array([index[name] for name in names(chosen)])
+    shares = np.bincount(numbers, minlength=len(every)) / count
+    # Each share of the mass has one draw, so the counts are almost exact.
+    assert np.abs(shares - wanted).max() < 3 / count * len(every)
+    assert relative == pytest.approx(wanted[numbers] * len(every))
+
+
+def test_new_windows_have_the_highest_priority_so_far():
+    sampler = PrioritizedSampler(SLOTS, TICKS, 1, 1, seed=3, exponent=1.0)
+    sampler.allow(0, 0, 2)
+    one = np.zeros(1, np.int64)
+    sampler.feed(Windows(one, one, one), np.array([9.0]))
+    sampler.feed(Windows(one, one + 1, one), np.array([0.0]))
+    sampler.allow(1, 0, 1)
+    chosen, _ = sampler.choose(1000, 2)
+    counts = {name: names(chosen).count(name) for name in ((0, 0, 0), (0, 1, 0), (1, 0, 0))}
+    assert counts[0, 1, 0] <= 1
+    assert abs(counts[0, 0, 0] - counts[1, 0, 0]) <= 2
+
+
+def test_many_windows_are_found_by_blocks():
+    slots, ticks = 3000, 8
+    sampler = PrioritizedSampler(slots, ticks, 1, 1, seed=1, exponent=1.0)
+    for slot in range(slots):
+        sampler.allow(slot, 0, ticks)
+    every = np.arange(slots * ticks)
+    windows = Windows(every // ticks, every % ticks, np.zeros_like(every))
+    priorities = np.where(every % 997 == 5, 1.0, 0.0)
+    sampler.feed(windows, priorities)
+    chosen, _ = sampler.choose(5000, slots)
+    assert np.mean((chosen.slot * ticks + chosen.start) % 997 == 5) > 0.99
+
+
+def test_fifo_takes_windows_in_turn_and_each_so_often():
+    sampler = FifoSampler(SLOTS, TICKS, 1, ENVS, seed=1, length=3, uses=2)
+    for slot in range(3):
+        sampler.allow(slot, 0, TICKS)
+    turn = [(slot, start, env) for slot in range(3) for start in (0, 3) for env in range(ENVS)]
+    assert sampler.can_choose(12)
+    assert not sampler.can_choose(13)
+    found = names(sampler.choose(8, 3)[0])
+    assert found == turn[:8]
+    # The slot's fragment is replaced: what is left of the old one is gone.
+    sampler.allow(2, 0, 0)
+    sampler.allow(2, 0, 3)
+    found = [name for _ in range(5) for name in names(sampler.choose(2, 3)[0])]
+    assert found == [*turn[:8], *[(2, 0, env) for env in range(ENVS)]]
+    assert not sampler.can_choose(3)
+    assert names(sampler.choose(2, 3)[0]) == [(2, 0, 0), (2, 0, 1)]
+    assert not sampler.can_choose(1)
