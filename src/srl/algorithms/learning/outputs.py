@@ -7,10 +7,33 @@ from typing import NamedTuple
 import torch
 
 from srl.algorithms.learning.sequences import Sequences, at
-from srl.policies.protocol import Unrolls
+from srl.data.tree import Tree, tree_map
+from srl.policies.protocol import Unroll, Unrolls
 
 TICKS_AT_ONCE = 8192
 """Ticks of rows that are computed at once, to bound the memory that this takes."""
+
+
+def unroll_after(
+    policy: Unrolls,
+    burn_in: int,
+    obs: Tree,
+    policy_state: Tree,
+    is_first: torch.Tensor,
+    active: torch.Tensor,
+    action_mask: torch.Tensor | None,
+) -> Unroll:
+    """Runs a policy over [ticks, n], with gradients only behind the burn-in."""
+    if burn_in:
+        with torch.no_grad():
+            before = tree_map(lambda leaf: leaf[:burn_in], obs)
+            mask = None if action_mask is None else action_mask[:burn_in]
+            warm = policy.unroll(before, policy_state, is_first[:burn_in], active[:burn_in], mask)
+        policy_state = warm.policy_state
+        obs = tree_map(lambda leaf: leaf[burn_in:], obs)
+        is_first, active = is_first[burn_in:], active[burn_in:]
+        action_mask = None if action_mask is None else action_mask[burn_in:]
+    return policy.unroll(obs, policy_state, is_first, active, action_mask)
 
 
 class Outputs(NamedTuple):

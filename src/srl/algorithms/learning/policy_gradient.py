@@ -1,79 +1,29 @@
-"""What algorithms with an actor and a critic share: the optimizer, statistics, and their state."""
+"""What algorithms with an actor and a critic share."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-
 import torch
 
-from srl.algorithms.collective import Collective
-from srl.algorithms.learning.buffers import PolicyBuffers, track
-from srl.algorithms.learning.flat_optimizer import FlatOptimizer
+from srl.algorithms.learning.buffers import track
+from srl.algorithms.learning.gradient import GradientLearner
 from srl.algorithms.learning.sequences import Sequences
-from srl.algorithms.learning.step import Metrics, means, sum_over_ranks, take_step
-from srl.algorithms.learning.torch_optimizer import as_flat
+from srl.algorithms.learning.step import Metrics
 from srl.algorithms.policy_gradient import PolicyGradientConfig
-from srl.algorithms.protocol import Algorithm
-from srl.data.tree import Tree
-from srl.policies.protocol import (
-    Policy,
-    TracksStatistics,
-    Unrolls,
-    require_extras,
-    require_protocol,
-)
+from srl.policies.protocol import Policy, require_extras
 
 
-class PolicyGradient(Algorithm):
+class PolicyGradient(GradientLearner):
     """Base class of algorithms that train an actor and a critic by gradients of one loss."""
 
     Config = PolicyGradientConfig
     data_parallel = True
     config: PolicyGradientConfig
 
-    def __init__(
-        self,
-        policy: Policy,
-        config: PolicyGradientConfig,
-        *,
-        device: str | torch.device = "cpu",
-        seed: int = 0,
-    ) -> None:
-        self.check(config, policy)
-        assert isinstance(policy, Unrolls)
-        assert isinstance(policy, TracksStatistics)
-        self.device = torch.device(device)
-        self.policy = policy.to(self.device)
-        self._unrolls: Unrolls = policy
-        self._statistics: TracksStatistics = policy
-        self.config = config
-        self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
-        self.num_updates = 0
-        self.progress = 0.0
-        """Share of the experiment that is over, for schedules."""
-        self._buffers = PolicyBuffers(policy)
-        self._num_updates_backup = 0
-
     @classmethod
-    def check(cls, config: PolicyGradientConfig, policy: Policy) -> None:
+    def check(cls, config: PolicyGradientConfig, policy: Policy) -> None:  # type: ignore[override]
         """It needs log_prob and value with every action, sequences, and running statistics."""
         require_extras(policy, ("log_prob", "value"), cls.__name__)
-        require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
-        require_protocol(
-            policy,
-            TracksStatistics,
-            cls.__name__,
-            "If it has no running statistics, inherit TracksStatistics, which does nothing.",
-        )
-
-    @abstractmethod
-    def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
-        """The optimizer of `self.policy`'s parameters: one of SRL, or one of `torch.optim`.
-
-        An optimizer of torch must step by dense gradients alone (not LBFGS or SparseAdam). It may
-        have several groups of parameters, and may leave parameters out. `learning_rate_schedule`
-        scales its own learning rates; `algorithm.learning_rate` counts only where you pass it on.
-        """
+        super().check(config, policy)
 
     def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """The rewards that the loss sees."""
@@ -85,74 +35,14 @@ class PolicyGradient(Algorithm):
             case bound:
                 return reward.clamp(-float(bound), float(bound))
 
-    def state(self) -> Tree:
-        """The optimizer's state by parameter name, and the number of updates."""
-        return {"optimizer": self.optimizer.state(self.policy), "num_updates": self.num_updates}
-
-    def restore(self, state: Tree) -> None:
-        """Continues from `state`; bit for bit if the policy's weights are restored, too."""
-        self.optimizer.restore(self.policy, state["optimizer"])
-        self.num_updates = int(state["num_updates"])
-
-    def join(self, collective: Collective) -> None:
-        """Learns with other trainers: statistics are of all data, other buffers the first one's."""
-        super().join(collective)
-        self._buffers.join(collective)
-
-    def backup(self) -> None:
-        """Copies all that an update changes into kept memory: no new pages for each update."""
-        self.optimizer.backup()
-        self._buffers.backup()
-        self._num_updates_backup = self.num_updates
-
-    def rollback(self) -> None:
-        """Restores what the last `backup` copied."""
-        self.optimizer.rollback()
-        self._buffers.rollback()
-        self.num_updates = self._num_updates_backup
-
-    # -- the parts of an update --------------------------------------------------------------------
-
-    def _start_update(self, progress: float, sequences: Sequences) -> None:
-        """Sets the schedules, and takes in the observations of the very first batch.
-
-        Fresh networks choose almost uniformly for any input, so the statistics may change before
-        the first training. Later that would move the policy away from the log-probs in the batch.
-        """
-        self.progress = progress
-        self.optimizer.lr = self.config.learning_rate_at(progress)
-        if self.num_updates == 0:
-            track(self._statistics.track_obs, *sequences.frames(), update=self.num_updates)
-
     def _track_returns(self, returns: torch.Tensor) -> None:
         """Updates the return statistics with the [N] value targets of the samples that count."""
         track(self._statistics.track_returns, returns, update=self.num_updates)
 
-    def _apply(self, loss: torch.Tensor, metrics: Metrics, share: float) -> Metrics:
-        """One optimizer step by the gradients that the parameters have.
-
-        `share` is this rank's share of the global minibatch.
-        """
-        loss, metrics = sum_over_ranks(self.collective, self.optimizer, loss, metrics, share)
-        norm = take_step(self.optimizer, loss, self.config.max_grad_norm, self.num_updates)
-        metrics["loss"] = loss
-        metrics["grad_norm"] = loss.new_tensor(norm)
-        return metrics
-
     def _finish_update(
         self, sequences: Sequences, records: list[Metrics], summary: Metrics
     ) -> dict[str, float]:
-        """Takes in the observations of a batch after the training; returns the update's metrics.
-
-        `records` has those of each optimizer step, and `summary` those of the whole batch.
-        """
-        if self.num_updates > 0:
-            track(self._statistics.track_obs, *sequences.frames(), update=self.num_updates)
-        self._buffers.synchronize()
-        self.num_updates += 1
-        return {
-            **means(records),
-            **{name: float(value) for name, value in summary.items()},
-            "learning_rate": self.optimizer.lr,
-            "entropy_coefficient": self.config.entropy_coefficient_at(self.progress),
-        }
+        """As in the base class, with the weight of the entropy bonus."""
+        entropy_coefficient = self.config.entropy_coefficient_at(self.progress)
+        metrics = super()._finish_update(sequences, records, summary)
+        return {**metrics, "entropy_coefficient": entropy_coefficient}
