@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import srl
+from srl.data.spec import ArraySpec
+from srl.data.table import TableSpec
 from srl.errors import ConfigError
 from srl.graph import Graph, StreamNode, WorkerGroup, check_graph
 
@@ -99,6 +101,29 @@ def test_each_policy_has_a_replay_of_its_own() -> None:
     assert made.workers["trainer"].reads == ("a/replay-a",)
     assert made.workers["trainer_b"].reads == ("b/replay-b",)
     assert [made.workers[f"replay-{policy}"].reads for policy in "ab"] == [("a",), ("b",)]
+
+
+class ByPriority(WithReplay):
+    gives_priorities = True
+
+
+def test_priorities_go_back_from_the_trainer_to_each_replay_worker() -> None:
+    made = ByPriority(replay="prioritized", replay_workers=3).dataflow(graph(), "a")
+    check_graph(made)
+    assert made.workers["trainer"].writes == ("a/priorities",)
+    assert made.workers["replay"].reads == ("a", "a/priorities")
+    assert made.parts("a/priorities") == 3
+    assert made.upstream("a/replay") == ["a"], "tables lead back, and are no circle"
+    assert WithReplay().dataflow(graph(), "a").workers["trainer"].writes == ()
+
+
+def test_tables_are_between_workers_that_are_there() -> None:
+    table = TableSpec(columns={"x": ArraySpec()}, capacity=2)
+    with pytest.raises(ConfigError, match="no workers 'b'; there are trainer"):
+        graph().connect("t", writer="b", reader="actor", policy="a", table=table)
+    made = graph().connect("t", writer="trainer", reader="actor", policy="a", table=table)
+    with pytest.raises(ConfigError, match="there is a stream 't' already"):
+        made.connect("t", writer="trainer", reader="actor", policy="a", table=table)
 
 
 def test_a_stream_that_is_not_there_is_named() -> None:

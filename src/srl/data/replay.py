@@ -115,19 +115,10 @@ class Replay:
         self._key_base = key_base
         self.stored, self.drawn = stored, drawn
         self._ticks, self._rows = stored.length, stored.rows
-        self.capacity = max(1, capacity_steps // (stored.length * stored.envs))
+        self.capacity = replay_capacity(stored, drawn, capacity_steps)
         """Fragments that it keeps."""
         self._window = drawn.capacity
-        self._depth = max((leaf.stack - 1 for leaf in leaves(stored.agent.obs)), default=0)
-        needed = self._window + self._depth
-        if self.capacity * self._ticks < needed:
-            least = -(-needed // self._ticks) * self._ticks * stored.envs
-            raise ConfigError(
-                f"replay: expected room for a window of {needed} ticks of {stored.envs} "
-                f"environments, got {capacity_steps} environment steps. Raise the buffer's size to "
-                f"{least} at least (algorithm.buffer_size; each replay worker has a "
-                "share of it)."
-            )
+        self._depth = _depth(stored)
         align = stored.state_every if leaves(stored.policy_state) else 1
         self.sampler = make_sampler(self.capacity, self._ticks, align, stored.envs)
         self._stores = [_Store(x.allocate(self.capacity), x) for x in _columns(stored)]
@@ -320,6 +311,30 @@ class Replay:
         wanted = np.minimum(np.arange(depth, 0, -1)[:, None, None], ago)
         found: np.ndarray = np.take_along_axis(index, wanted, axis=0).reshape(depth, -1)
         return found
+
+
+def _depth(spec: TrajectorySpec) -> int:
+    """Frames in front of a window that its first stack shows."""
+    return max((leaf.stack - 1 for leaf in leaves(spec.agent.obs)), default=0)
+
+
+def replay_capacity(
+    stored: TrajectorySpec, drawn: TrajectorySpec, capacity_steps: int, origins: int = 1
+) -> int:
+    """Fragments that a replay of so many environment steps keeps; raises unless it has room for a
+    window of each of `origins` that write in turn."""
+    steps = stored.length * stored.envs
+    capacity = max(1, capacity_steps // steps)
+    ticks = drawn.capacity + _depth(stored)
+    least = -(-ticks // stored.length) * origins
+    if capacity < least:
+        of = f"{stored.envs} environments" if origins == 1 else f"{origins} x {stored.envs} envs"
+        raise ConfigError(
+            f"replay: expected room for a window of {ticks} ticks of {of}, got {capacity_steps} "
+            f"environment steps. Raise the buffer's size to {least * steps} at least "
+            "(algorithm.buffer_size; each replay worker has a share of it)."
+        )
+    return capacity
 
 
 def replay_bytes(stored: TrajectorySpec, capacity: int) -> int:

@@ -11,13 +11,15 @@ So the ratio of learning to acting holds in both directions, whichever side is s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from srl.algorithms.off_policy import ReplayConfig
-from srl.data.replay import Replay, key_base
+from srl.data.replay import Replay, key_base, replay_bytes, replay_capacity
 from srl.data.samplers import sampler_maker
 from srl.settings import convert
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_memory import FragmentInfo
-from srl.workers.wiring import Context
+from srl.workers.wiring import Context, SamplePlan, WorkerPlan
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 
@@ -81,6 +83,15 @@ class ReplayWorker(Worker):
             feedback=context.sample_source(tables[0]) if tables else None,
             key_base=key_base(context.worker.index, context.incarnation),
         )
+
+    @classmethod
+    def memory_bytes(cls, worker: WorkerPlan, samples: Mapping[str, SamplePlan]) -> int:
+        """The bytes of a full replay."""
+        config = convert(worker.settings, ReplayConfig, "replay")
+        reads = next(samples[name] for name in worker.reads if not samples[name].has_tables)
+        stored, drawn = reads.spec.trajectory, samples[worker.writes[0]].spec.trajectory
+        steps = int(config.capacity_steps / reads.parts)
+        return replay_bytes(stored, replay_capacity(stored, drawn, steps, reads.at_once))
 
     def step(self) -> StepResult | Wait:
         """Draws a minibatch if it owes one, else stores a fragment."""

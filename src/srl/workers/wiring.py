@@ -84,6 +84,8 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     writers: tuple[str, ...]
     """Workers, in the order of `spec.writers`."""
     readers: tuple[str, ...]
+    at_once: int
+    """Fragments that its writers write at the same time."""
     spec: SampleSpec
 
     @property
@@ -112,6 +114,8 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     in_every_checkpoint: bool = False
     """Copied from the worker class; the controller waits for this worker's part."""
+    memory_bytes: int = 0
+    """What it keeps, as its class says: for the estimate of the memory that a run needs."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

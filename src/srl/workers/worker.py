@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from srl.data.tree import Tree
 from srl.services.worker_stats import WAITS, StatsTable, WorkerStats
-from srl.workers.wiring import Context
+from srl.workers.wiring import Context, SamplePlan, WorkerPlan
 
 
 class StepResult(Enum):
@@ -64,6 +64,12 @@ class Worker(ABC):
     @abstractmethod
     def build(cls, context: Context) -> Worker:
         """Makes the worker from its part of the plan, in the process that will run it."""
+
+    @classmethod
+    def memory_bytes(cls, worker: WorkerPlan, samples: Mapping[str, SamplePlan]) -> int:
+        """The memory that it will take for what it keeps, like a replay, beside its streams and
+        weights. Raises if it cannot work with its settings. `samples` are the plan's streams."""
+        return 0
 
     @abstractmethod
     def step(self) -> StepResult | Wait:

@@ -8,7 +8,7 @@ import pytest
 
 from srl.arena.arena import HeapArena
 from srl.envs.registry import probe
-from srl.errors import RunError
+from srl.errors import ConfigError, RunError
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.plan.memory import available_memory, check_memory, memory_needs, region_bytes
 from srl.run import assemble
@@ -72,6 +72,33 @@ def test_more_than_there_is_is_refused_before_it_is_taken(crowd: Plan) -> None:
         check_memory(crowd, 500_000_000)
     lower = "Lower actor.envs, algorithm.rollout_length or sample.slots: they are 2, 32"
     assert lower in str(caught.value)
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "09_dqn_with_replay.py"
+
+
+def replaying(**settings: object) -> Plan:
+    names = {"algorithm.name": f"{EXAMPLE}:DQN", "network.name": f"{EXAMPLE}:QPolicy"}
+    return plan_of("CartPole-v1", **names, **settings)
+
+
+def test_a_replay_is_part_of_the_estimate_and_may_be_too_large() -> None:
+    plan = replaying(**{"algorithm.buffer_size": 1_000_000, "algorithm.replay_workers": 2})
+    needs = memory_needs(plan)
+    # Four float32 of observations and at least an action and a reward for each step.
+    assert 1_000_000 * (16 + 8 + 4) <= needs.kept["replay"] < 1_000_000 * 64
+    assert "replay 4" in str(needs)
+    assert needs.total - needs.in_checkpoints == needs.kept["replay"]
+    check_memory(plan, needs.total)
+    with pytest.raises(RunError, match=r"Let replay keep less; .* algorithm\.buffer_size"):
+        check_memory(plan, needs.total - 1)
+
+
+def test_a_replay_has_room_for_a_window_of_every_group() -> None:
+    small = {"algorithm.learning_starts": 10, "actor.envs": 16, "actor.count": 2}
+    with pytest.raises(ConfigError, match=r"2 x 8 envs, got 100 .* to 128 at least"):
+        replaying(**small, **{"algorithm.buffer_size": 100})
+    replaying(**small, **{"algorithm.buffer_size": 128})
 
 
 def test_other_hosts_have_memory_of_their_own() -> None:

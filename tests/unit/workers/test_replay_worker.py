@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 import srl
-from srl.algorithms.off_policy import ReplayConfig
+from srl.algorithms.off_policy import FEEDBACK, PRIORITIZED, ReplayConfig
 from srl.arena.arena import HeapArena
+from srl.data.replay import key_base
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.table import TableSpec
 from srl.data.trajectory import TrajectorySpec
-from srl.errors import ConfigError
+from srl.errors import ConfigError, LearnError
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec
 from srl.streams.sample_accounting import account
 from srl.streams.sample_memory import FragmentInfo
+from srl.workers.feedback import Feedback
 from srl.workers.replay import ReplayWorker
 from srl.workers.worker import DONE, MADE, Wait
 
@@ -25,9 +28,9 @@ STEPS = LENGTH * ENVS
 """Environment steps of a fragment."""
 
 
-def spec(name: str, length: int, envs: int, **fields: Any) -> SampleSpec:
+def spec(name: str, length: int, envs: int, row: Any = None, **fields: Any) -> SampleSpec:
     agent = AgentSpec(obs=ArraySpec(), action=Discrete(2))
-    trajectory = TrajectorySpec(length=length, rows=envs, envs=envs, agent=agent)
+    trajectory = TrajectorySpec(length=length, rows=envs, envs=envs, agent=agent, row=row)
     ends = {"writers": ("w",), "readers": ("r",), **fields}
     return SampleSpec(name=name, record=trajectory, **ends)
 
@@ -39,7 +42,14 @@ class Setup:
         arena = HeapArena()
         self.arena = arena
         self.before = spec("before", LENGTH, ENVS, slots=4)
-        after = [spec(f"after@{i}", 1, 3, slots=3, fragments_per_batch=1) for i in range(trainers)]
+        row = PRIORITIZED if settings.get("sampler") == "prioritized" else None
+        after = [spec(f"after@{i}", 1, 3, row, slots=3) for i in range(trainers)]
+        table = TableSpec(columns=FEEDBACK, capacity=3)
+        back = SampleSpec(
+            name="back", record=table, slots=2, writers=("r",) * trainers, readers=("w",)
+        )
+        self.back = back
+        self.feedback = Feedback({0: SampleSink(back, arena, 0)})
         self.actor = SampleSink(self.before, arena, 0)
         self.trainers = [SampleSource(one, arena, 0) for one in after]
         self.worker = ReplayWorker(
@@ -49,6 +59,8 @@ class Setup:
             ReplayConfig(**{"capacity_steps": 10_000, **settings}),
             share=1.0,
             seed=1,
+            feedback=SampleSource(back, arena, 0),
+            key_base=key_base(0, 0),
         )
         self.worker.stats = StatsTable(arena, ("replay/0",)).rows["replay/0"]
         self.sequence = 0
@@ -153,6 +165,66 @@ def test_a_trainer_that_does_not_read_keeps_no_other_waiting() -> None:
     assert count == 40 - 3, "three are in the slots of the other"
 
 
+def test_priorities_come_back_to_the_windows_that_they_are_of() -> None:
+    play = Setup(batches_per_step=1.0, sampler="prioritized", priority_exponent=1.0)
+    for _ in range(3):
+        play.act()
+    play.run()
+    source = play.trainers[0]
+    wanted = -1
+    shares = []
+    for _ in range(30):
+        item = source.take()
+        if item is None:
+            play.run()
+            item = source.take()
+        if item is None:
+            play.act()
+            continue
+        keys = item.trajectory.row["key"].copy()
+        item.release()
+        source.acknowledge(1)
+        wanted = int(keys[0]) if wanted < 0 else wanted
+        shares.append((keys == wanted).mean())
+        # The learner says that one window is worth far more than all others.
+        play.feedback.add({"key": keys}, np.where(keys == wanted, 1e6, 1e-6), 1)
+        assert play.feedback.flush()
+        play.run()
+    assert np.mean(shares[10:]) > 0.25, "a uniform draw gives about one in twenty"
+    done = account(play.back, play.arena)
+    assert done.produced == done.consumed == len(shares)
+
+
+def test_priorities_wait_until_the_replay_has_room_for_them() -> None:
+    play = Setup(sampler="prioritized")
+    for _ in range(3):
+        play.feedback.add({"key": np.zeros(3, np.int64)}, np.ones(3, np.float32), 1)
+    assert not play.feedback.flush(), "it has two slots"
+    play.worker.step()
+    assert play.feedback.flush()
+    play.worker.close()
+    for _ in range(3):
+        play.feedback.add({"key": np.zeros(3, np.int64)}, np.ones(3, np.float32), 1)
+    assert play.feedback.flush(), "nobody will read them"
+
+
+def test_the_priority_of_a_team_is_the_highest_of_its_agents() -> None:
+    play = Setup(sampler="prioritized")
+    keys = np.array([5, 5, 6, 6])
+    play.feedback.add({"key": keys}, np.array([1.0, 3.0, 2.0, 0.0]), 2)
+    assert play.feedback.flush()
+    item = SampleSource(play.back, play.arena, 0).take()
+    assert item is not None
+    assert item.table["key"][: item.info.length].tolist() == [5, 6]
+    assert item.table["priority"][: item.info.length].tolist() == [3.0, 2.0]
+
+
+@pytest.mark.parametrize("priorities", [None, np.array([1.0, np.nan])])
+def test_priorities_that_cannot_be_are_refused(priorities: np.ndarray | None) -> None:
+    with pytest.raises(LearnError, match=r"expected .*priorities"):
+        Setup().feedback.add({"key": np.zeros(2, np.int64)}, priorities, 1)
+
+
 def test_it_ends_with_what_it_reads_or_with_who_reads_it() -> None:
     play = Setup()
     play.actor.close()
@@ -178,8 +250,26 @@ def test_it_ends_with_what_it_reads_or_with_who_reads_it() -> None:
         ({"updates_per_step": 0.0}, r"updates_per_step: expected a positive number, got 0"),
         ({"batch_size": "many"}, r"algorithm\.batch_size: expected int, got 'many'"),
         ({"replay_workers": 0}, r"algorithm\.replay_workers: expected at least 1, got 0"),
+        ({"replay": "newest"}, r"algorithm\.replay: expected .*newest"),
+        ({"replay": "prioritized"}, r"expected uniform or fifo, got 'prioritized'"),
+        ({"priority_exponent": 2.0}, r"priority_exponent: expected a number from 0 to 1, got 2"),
+        ({"max_uses": 0}, r"algorithm\.max_uses: expected at least 1, got 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         srl.OffPolicyConfig(**settings)
+
+
+class Fifo(srl.OffPolicyConfig):
+    def windows(self) -> srl.FragmentShape:
+        return srl.FragmentShape(length=4)
+
+
+def test_a_ratio_that_windows_cannot_give_is_refused() -> None:
+    common: dict[str, Any] = {"replay": "fifo", "updates_per_step": 0.25, "batch_size": 8}
+    with pytest.raises(ConfigError, match=r"max_uses: expected at least 8 .*, got 7"):
+        Fifo(**common, max_uses=7)
+    with pytest.raises(ConfigError, match=r"fragment_length: expected a multiple of 4 .*, got 6"):
+        Fifo(**common, max_uses=8, fragment_length=6)
+    Fifo(**common, max_uses=8)

@@ -43,4 +43,4 @@ def most_bytes(experiment: Experiment) -> int:
     # The device makes no difference to the size.
     settled = resolve_settings(experiment, available_cores(), "cpu")
     plan, _ = make_plan(settled, probe(settled.env), "cpu")
-    return TIMES * memory_needs(plan).total + MORE_BYTES
+    return TIMES * memory_needs(plan).in_checkpoints + MORE_BYTES

@@ -42,6 +42,7 @@ from srl.workers.devices import has_gpu_driver, require_device
 from srl.workers.wiring import (
     Plan,
     PolicyPlan,
+    SamplePlan,
     WorkerPlan,
     build_policy,
     load_weights,
@@ -231,6 +232,9 @@ def make_plan(
     }
     actor = experiment.actor
     envs = actor.envs // (actor.count * actor.groups)
+    samples = plan_samples(
+        experiment, graph, env_spec, policies, modules, workers, where, base_versions or {}
+    )
     plan = Plan(
         experiment=to_plain(experiment),
         env_spec=env_spec,
@@ -241,10 +245,8 @@ def make_plan(
         device=device,
         policies=policies,
         inference=plan_inference(policies, modules, workers, where, envs, actor.groups),
-        samples=plan_samples(
-            experiment, graph, env_spec, policies, modules, workers, where, base_versions or {}
-        ),
-        workers=tuple(workers),
+        samples=samples,
+        workers=tuple(_with_memory(worker, samples) for worker in workers),
     )
     check_slots(plan)
     return plan, modules
@@ -308,6 +310,14 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         # Of several trainers of a policy only the first one writes.
         in_every_checkpoint=kind.in_every_checkpoint and not (group.trains and index),
     )
+
+
+def _with_memory(worker: WorkerPlan, samples: dict[str, SamplePlan]) -> WorkerPlan:
+    """A worker's plan with the memory that it will take."""
+    kind: type[Worker] = resolve(worker.kind)
+    with user_code(f"{kind.__name__}.memory_bytes"):
+        needed = kind.memory_bytes(worker, samples)
+    return msgspec.structs.replace(worker, memory_bytes=needed)
 
 
 def algorithm_settings(experiment: Experiment) -> dict[str, Any]:

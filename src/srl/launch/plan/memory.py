@@ -25,16 +25,24 @@ class MemoryNeeds:
     """The published weights of every policy."""
     batches: int
     """The batches that trainers fill and learn from."""
+    kept: dict[str, int]
+    """What workers keep, like a replay, by their group."""
 
     @property
     def total(self) -> int:
-        """The sum of all three."""
-        return self.streams + self.weights + self.batches
+        """The sum of all."""
+        return self.streams + self.weights + self.batches + sum(self.kept.values())
+
+    @property
+    def in_checkpoints(self) -> int:
+        """What checkpoints may contain once: all but what workers keep."""
+        return self.total - sum(self.kept.values())
 
     def __str__(self) -> str:
+        kept = "".join(f", {group} {size_text(size)}" for group, size in self.kept.items())
         return (
             f"about {size_text(self.total)}: streams {size_text(self.streams)}, trainers' batches "
-            f"{size_text(self.batches)}, weights {size_text(self.weights)}"
+            f"{size_text(self.batches)}, weights {size_text(self.weights)}{kept}"
         )
 
 
@@ -66,7 +74,11 @@ def memory_needs(plan: Plan) -> MemoryNeeds:
         for name in worker.reads if worker.trains else ():
             spec = plan.samples[name].spec
             batches += BATCHES * spec.fragments_per_batch * spec.record.nbytes
-    return MemoryNeeds(sum(sizes.values()) - weights, weights, batches)
+    kept: dict[str, int] = {}
+    for worker in plan.workers:
+        if worker.memory_bytes:
+            kept[worker.group] = kept.get(worker.group, 0) + worker.memory_bytes
+    return MemoryNeeds(sum(sizes.values()) - weights, weights, batches, kept)
 
 
 def check_memory(plan: Plan, available: int | None) -> None:
@@ -78,10 +90,15 @@ def check_memory(plan: Plan, available: int | None) -> None:
     actor, slots = plan.experiment["actor"], plan.experiment["sample"]["slots"]
     fragments = [stream.spec for stream in plan.samples.values() if not stream.has_tables]
     ticks = max(spec.trajectory.length for spec in fragments)
+    told = f"memory: this run needs {needs}; {size_text(available)} are available. "
+    if 2 * sum(needs.kept.values()) > needs.total:
+        groups = " and ".join(needs.kept)
+        raise RunError(
+            f"{told}Let {groups} keep less; a replay keeps algorithm.buffer_size environment steps."
+        )
     raise RunError(
-        f"memory: this run needs {needs}; {size_text(available)} are available. Lower {SETTINGS}: "
-        f"they are {actor['envs']}, {ticks} and {slots or 'two batches'}. `srl plan` shows what "
-        "each stream takes."
+        f"{told}Lower {SETTINGS}: they are {actor['envs']}, {ticks} and {slots or 'two batches'}. "
+        "`srl plan` shows what each stream takes."
     )
 
 

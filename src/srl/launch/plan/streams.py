@@ -167,6 +167,7 @@ def plan_samples(
                 carrier=carrier,
                 writers=tuple(w.name for w in writers),
                 readers=tuple(w.name for w in readers),
+                at_once=at_once,
                 spec=SampleSpec(
                     name=name,
                     record=record,
