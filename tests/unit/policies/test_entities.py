@@ -11,7 +11,7 @@ from srl.data.spec import AgentSpec, ArraySpec, MultiDiscrete
 from srl.data.tree import flatten
 from srl.errors import ConfigError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.policies.nets.entities import EntityEncoder, EntityNorm
+from srl.policies.nets.entities import EntityEncoder, EntityNorm, attend_few, attend_many
 
 torch.set_num_threads(1)
 
@@ -76,6 +76,22 @@ def test_padding_changes_no_output() -> None:
             none = torch.zeros(ROWS, more, dtype=torch.int8)
             padded[kind + end] = torch.cat([obs[kind + end], none], 1)
     assert torch.allclose(wider(padded), net(obs), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_both_ways_to_attend_are_the_same(count: int) -> None:
+    inputs = torch.randn(ROWS, count, 3, 4, 5, requires_grad=True)
+    mask = torch.rand(ROWS, count) < 0.5
+    mask[:, 0] = True
+    found, gradients = [], []
+    for attend in (attend_few, attend_many):
+        out = attend(inputs, mask)
+        (gradient,) = torch.autograd.grad((out * torch.arange(20)).sum(), inputs)
+        found.append(out)
+        gradients.append(gradient)
+    assert found[0].shape == (ROWS, count, 20)
+    assert torch.allclose(*found, atol=1e-5)
+    assert torch.allclose(*gradients, atol=1e-4)
 
 
 def test_the_order_of_entities_of_a_kind_does_not_matter() -> None:
