@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from srl.algorithms.appo.config import APPOConfig as APPOConfig
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
+    from srl.algorithms.dqn.config import DQNConfig as DQNConfig
     from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
@@ -42,6 +43,7 @@ _EXPORTS = {
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
     "srl.algorithms.appo.config": ("APPOConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
+    "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.envs.protocol": ("EnvConfig",),

@@ -5,13 +5,20 @@ The launcher reads these declarations, so nothing here imports torch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from srl.algorithms.suggestion import Suggestion
 from srl.data.spec import EnvSpec
 from srl.errors import ConfigError
 from srl.graph import FragmentShape, Graph
+from srl.settings import check_types
+
+Schedule = Literal["constant", "linear"]
+"""How a learning rate changes over an experiment."""
+RewardClip = Literal["sign"] | float | None
+"""How rewards are clipped before a loss sees them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +44,9 @@ class AlgorithmConfig:
 
     network: ClassVar[str] = "actor_critic"
     """Name or import path of the policy class that a run takes if its settings name none."""
+
+    def __post_init__(self) -> None:
+        check_types(self, "algorithm")
 
     @classmethod
     def suggest(cls, spec: EnvSpec) -> Suggestion:
@@ -67,3 +77,35 @@ class AlgorithmConfig:
             raise ConfigError(
                 f"algorithm.{name}: expected {expected}, got {getattr(self, name)!r}."
             )
+
+    def _expect_positive(self, *names: str) -> None:
+        for name in names:
+            self._expect(name, 0 < getattr(self, name) < math.inf, "a positive number")
+
+    def _expect_positive_or_nothing(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            self._expect(name, value is None or value > 0, "a positive number or nothing")
+
+    def _expect_share(self, *names: str) -> None:
+        for name in names:
+            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
+
+    def _expect_count(self, *names: str) -> None:
+        for name in names:
+            self._expect(name, getattr(self, name) >= 1, "at least 1")
+
+    def _expect_one_of(self, name: str, kind: object) -> None:
+        """Raises unless a setting has a value of a Literal."""
+        known = get_args(kind)
+        self._expect(name, getattr(self, name) in known, " or ".join(known))
+
+    def _expect_reward_clip(self, name: str) -> None:
+        bound = getattr(self, name)
+        positive = not isinstance(bound, str) and (bound is None or bound > 0)
+        self._expect(name, bound == "sign" or positive, "sign, a positive number or nothing")
+
+
+def scheduled(value: float, schedule: Schedule, progress: float) -> float:
+    """A setting after this share of the experiment."""
+    return value if schedule == "constant" else value * max(0.0, 1.0 - progress)

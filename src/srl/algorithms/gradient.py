@@ -5,14 +5,9 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from srl.algorithms.config import AlgorithmConfig
-from srl.settings import check_types
-
-Schedule = Literal["constant", "linear"]
+from srl.algorithms.config import AlgorithmConfig, Schedule, scheduled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,30 +22,14 @@ class GradientConfig(AlgorithmConfig):
     """Longer gradients are shortened to this norm; unset: never."""
 
     def __post_init__(self) -> None:
-        check_types(self, "algorithm")
+        super().__post_init__()
         self._expect_positive("learning_rate")
         self._expect_positive_or_nothing("max_grad_norm")
-        known = self.learning_rate_schedule in get_args(Schedule)
-        self._expect("learning_rate_schedule", known, "constant or linear")
+        self._expect_one_of("learning_rate_schedule", Schedule)
 
     def learning_rate_at(self, progress: float) -> float:
         """The learning rate after this share of the experiment."""
-        if self.learning_rate_schedule == "constant":
-            return self.learning_rate
-        return self.learning_rate * max(0.0, 1.0 - progress)
-
-    def _expect_positive(self, *names: str) -> None:
-        for name in names:
-            self._expect(name, 0 < getattr(self, name) < math.inf, "a positive number")
-
-    def _expect_positive_or_nothing(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            self._expect(name, value is None or value > 0, "a positive number or nothing")
-
-    def _expect_share(self, *names: str) -> None:
-        for name in names:
-            self._expect(name, 0 <= getattr(self, name) <= 1, "a number from 0 to 1")
+        return scheduled(self.learning_rate, self.learning_rate_schedule, progress)
 
     def _expect_age(self, name: str) -> None:
         age = getattr(self, name)

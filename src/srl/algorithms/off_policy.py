@@ -15,7 +15,6 @@ from srl.data.samplers import SamplerName
 from srl.data.spec import ArraySpec
 from srl.data.table import TableSpec
 from srl.graph import FragmentShape, Graph, WorkerGroup
-from srl.settings import check_types
 
 PRIORITIZED = {"key": ArraySpec(dtype="int64"), "weight": ArraySpec(dtype="float32")}
 """What a window that is drawn by priority has: its key, and its weight in the loss."""
@@ -78,7 +77,7 @@ class OffPolicyConfig(AlgorithmConfig):
     """Replay workers. Each keeps a part of the buffer, and draws a part of the batches."""
 
     def __post_init__(self) -> None:
-        check_types(self, "algorithm")
+        super().__post_init__()
         for name in (
             *("buffer_size", "batch_size", "gradient_steps"),
             *("fragment_length", "replay_workers"),
@@ -105,6 +104,11 @@ class OffPolicyConfig(AlgorithmConfig):
         self._expect(
             "max_uses", enough, f"at least {uses} (updates_per_step x batch_size x {length} ticks)"
         )
+
+    def importance_exponent_at(self, progress: float) -> float:
+        """How far the loss corrects for the draws after this share of the experiment."""
+        start = self.importance_exponent
+        return start + (1.0 - start) * min(1.0, progress)
 
     def windows(self) -> FragmentShape:
         """The windows that a gradient step learns from; a batch has `batch_size` of them."""

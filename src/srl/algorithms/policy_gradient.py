@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from srl.algorithms.config import RewardClip
 from srl.algorithms.gradient import GradientConfig
 
 
@@ -26,7 +26,7 @@ class PolicyGradientConfig(GradientConfig):
     """Weight of the entropy bonus at the start."""
     entropy_coefficient_end: float | None = None
     """Its weight at the end of the experiment, reached linearly; unset: constant."""
-    clip_reward: Literal["sign"] | float | None = None
+    clip_reward: RewardClip = None
     """`sign` learns from the sign of rewards, a number bounds them; unset: rewards as they are."""
 
     def __post_init__(self) -> None:
@@ -37,11 +37,7 @@ class PolicyGradientConfig(GradientConfig):
         end = self.entropy_coefficient_end
         self._expect("entropy_coefficient_end", end is None or end >= 0, "at least 0 or nothing")
         self._expect_share("gamma")
-        bound = self.clip_reward
-        positive = not isinstance(bound, str) and (bound is None or bound > 0)
-        self._expect(
-            "clip_reward", bound == "sign" or positive, "sign, a positive number or nothing"
-        )
+        self._expect_reward_clip("clip_reward")
 
     def entropy_coefficient_at(self, progress: float) -> float:
         """The weight of the entropy bonus after this share of the experiment."""

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 ALGORITHMS = {
     "ppo": "srl.algorithms.ppo.learner:PPO",
     "appo": "srl.algorithms.appo.learner:APPO",
+    "dqn": "srl.algorithms.dqn.learner:DQN",
 }
 _CONFIGS = {
     "ppo": "srl.algorithms.ppo.config:PPOConfig",
     "appo": "srl.algorithms.appo.config:APPOConfig",
+    "dqn": "srl.algorithms.dqn.config:DQNConfig",
 }
 """Settings classes that can be imported without the algorithm, which would import torch."""
 

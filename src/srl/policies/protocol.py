@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from srl.data.spec import AgentSpec, TeamSpec
+from srl.data.spec import AgentSpec, Box, Discrete, TeamSpec
 from srl.data.tree import Tree
 from srl.errors import ConfigError
 from srl.kernels.switch import Kernels
@@ -211,6 +211,21 @@ def require_extras(policy: Policy, names: tuple[str, ...], asked_by: str) -> Non
             f"{type(policy).__name__} with {sorted(offered) or 'none'}. Use policy=actor_critic, "
             f"or add {' and '.join(missing)}."
         )
+
+
+def require_discrete(agent: AgentSpec, asked_by: str) -> None:
+    """Raises a ConfigError unless the agent takes one discrete action."""
+    action = agent.action
+    if isinstance(action, Discrete):
+        return
+    if isinstance(action, Box):
+        advice = "Use an algorithm for real-valued actions: sac, td3 or ppo."
+    else:
+        advice = "Use ppo, which takes several choices at once, or make them one Discrete action."
+    raise ConfigError(
+        f"{asked_by} expects one discrete action, because it has a value for each choice, got "
+        f"{type(action).__name__}. {advice}"
+    )
 
 
 def require_protocol(policy: Policy, protocol: type, asked_by: str, advice: str) -> None:

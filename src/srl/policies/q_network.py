@@ -18,7 +18,7 @@ from srl.policies.nets.mlp import MLP
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.nets.value_head import ActionValueHead
-from srl.policies.protocol import Act, Policy, TracksStatistics, ValueUnroll
+from srl.policies.protocol import Act, Policy, TracksStatistics, ValueUnroll, require_discrete
 from srl.policies.q_network_config import QNetworkConfig
 
 
@@ -36,12 +36,8 @@ class QNetwork(Policy, TracksStatistics):
 
     def __init__(self, agent: AgentSpec, config: QNetworkConfig) -> None:
         super().__init__(agent, config)
-        if not isinstance(agent.action, Discrete):
-            raise ConfigError(
-                "network: q_network expects one discrete action, because it has a value for each, "
-                f"got {agent.action}. Use network.name=actor_critic, or let the environment take a "
-                "Discrete action."
-            )
+        require_discrete(agent, "network: q_network")
+        assert isinstance(agent.action, Discrete)
         self.extras_spec: Tree = {}
         self.num_quantiles = config.num_quantiles
         # A buffer, because it is published with the weights.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -28,6 +30,10 @@ class GradientLearner(Algorithm):
 
     Config = GradientConfig
     config: GradientConfig
+    asks_for: ClassVar[type] = Unrolls
+    """The protocol that the policy must have."""
+    advice: ClassVar[str] = "Write it, as ActorCritic does."
+    """What to do where it has not."""
 
     def __init__(
         self,
@@ -38,11 +44,9 @@ class GradientLearner(Algorithm):
         seed: int = 0,
     ) -> None:
         self.check(config, policy)
-        assert isinstance(policy, Unrolls)
         assert isinstance(policy, TracksStatistics)
         self.device = torch.device(device)
         self.policy = policy.to(self.device)
-        self._unrolls: Unrolls = policy
         self._statistics: TracksStatistics = policy
         self.config = config
         self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
@@ -52,10 +56,16 @@ class GradientLearner(Algorithm):
         self._buffers = PolicyBuffers(policy)
         self._num_updates_backup = 0
 
+    @cached_property
+    def _unrolls(self) -> Unrolls:
+        """The policy, for algorithms that ask for sequences."""
+        assert isinstance(self.policy, Unrolls)
+        return self.policy
+
     @classmethod
     def check(cls, config: GradientConfig, policy: Policy) -> None:
-        """It needs sequences and running statistics."""
-        require_protocol(policy, Unrolls, cls.__name__, "Write it, as ActorCritic does.")
+        """It needs what `asks_for` says, and running statistics."""
+        require_protocol(policy, cls.asks_for, cls.__name__, cls.advice)
         require_protocol(
             policy,
             TracksStatistics,

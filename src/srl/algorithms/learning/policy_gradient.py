@@ -8,6 +8,7 @@ from srl.algorithms.learning.buffers import track
 from srl.algorithms.learning.gradient import GradientLearner
 from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics
+from srl.algorithms.ops.rewards import clip_reward
 from srl.algorithms.policy_gradient import PolicyGradientConfig
 from srl.policies.protocol import Policy, require_extras
 
@@ -27,13 +28,7 @@ class PolicyGradient(GradientLearner):
 
     def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """The rewards that the loss sees."""
-        match self.config.clip_reward:
-            case None:
-                return reward
-            case "sign":
-                return reward.sign()
-            case bound:
-                return reward.clamp(-float(bound), float(bound))
+        return clip_reward(reward, self.config.clip_reward)
 
     def _track_returns(self, returns: torch.Tensor) -> None:
         """Updates the return statistics with the [N] value targets of the samples that count."""
