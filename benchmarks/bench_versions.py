@@ -3,7 +3,7 @@
 For a policy that plays several sides (self-play), and for policies that play against each other.
 Rows are the version of the agents that `--side` does not name, columns that of those it names; a
 number is the mean return of the rows' agents over whole episodes with sampled actions. Policies
-that get better lose less from the top to the bottom, and from the left to the right.
+that get better have larger numbers further down, and smaller ones further right.
 
     python benchmarks/bench_versions.py runs/chase --side 'seeker_*'
     python benchmarks/bench_versions.py runs/chase --side seeker_0 --checkpoints 1 12 --episodes 200

@@ -51,10 +51,11 @@ def evaluate(
     replaced: Mapping[str, str],
     seed: int,
     explore: bool,
+    env_args: Mapping[str, Any],
     on_progress: OnProgress | None = None,
 ) -> Score:
     """Plays episodes with a run's policies, some of which may be replaced."""
-    experiment = RunDir(path).read_trusted(trust=trust)
+    experiment = _experiment(path, env_args, trust)
     cast = _cast(path, experiment, checkpoint, replaced, trust)
     result = _play(
         experiment,
@@ -78,6 +79,7 @@ def record_video(
     replaced: Mapping[str, str],
     seed: int,
     explore: bool,
+    env_args: Mapping[str, Any],
     fps: int,
     on_progress: OnProgress | None = None,
 ) -> Path:
@@ -94,7 +96,7 @@ def record_video(
             options = {"fps": fps, "macro_block_size": 2}
         else:
             video = video.with_suffix(".gif")
-    experiment = RunDir(path).read_trusted(trust=trust)
+    experiment = _experiment(path, env_args, trust)
     cast = _cast(path, experiment, checkpoint, replaced, trust)
     try:
         video.parent.mkdir(parents=True, exist_ok=True)
@@ -185,6 +187,15 @@ def acting_policy(
     at = RunDir(path).store().find(checkpoint).number
     policy = _load(f"{path}@{at}:{name}", name, spec, experiment, trust=trust)
     return ActingPolicy(policy, name, probe_spaces(experiment.env)[agent])
+
+
+def _experiment(path: Path, env_args: Mapping[str, Any], trust: bool) -> Experiment:
+    """The experiment of a run, with some arguments of its environment changed."""
+    experiment = RunDir(path).read_trusted(trust=trust)
+    if not env_args:
+        return experiment
+    args = {**experiment.env.args, **env_args}
+    return dataclasses.replace(experiment, env=dataclasses.replace(experiment.env, args=args))
 
 
 # -- policies and their agents ---------------------------------------------------------------------

@@ -252,6 +252,7 @@ class Run:
         seed: int = 1_000_000,
         explore: bool = False,
         trust: bool = False,
+        env_args: Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
     ) -> Score:
         """Plays whole episodes, greedily unless `explore`, and returns the scores by policy.
@@ -259,7 +260,8 @@ class Run:
         `policies` replaces policies, or the policies of agents by name or pattern:
         `{"hider": "RUN@best", "seeker_*": "random"}`. `trust` is as for `load`, for all of these
         runs. `checkpoint` may be `best`, or `best:POLICY` where several policies learn.
-        `on_progress(episodes, steps)` is called after each step.
+        `env_args` replaces arguments of the run's environment. `on_progress(episodes, steps)` is
+        called after each step.
         """
         refuse_while_importing("run.evaluate")
         from srl.evaluation import evaluate
@@ -272,6 +274,7 @@ class Run:
             replaced=policies or {},
             seed=seed,
             explore=explore,
+            env_args=env_args or {},
             on_progress=on_progress,
         )
 
@@ -286,11 +289,12 @@ class Run:
         explore: bool = False,
         fps: int = 30,
         trust: bool = False,
+        env_args: Mapping[str, Any] | None = None,
         on_progress: OnProgress | None = None,
     ) -> Path:
         """Makes a video of episodes and returns its file, a GIF if there is no encoder.
 
-        `policies` and `trust` are as for `evaluate`.
+        `policies`, `trust` and `env_args` are as for `evaluate`.
         """
         refuse_while_importing("run.play")
         from srl.evaluation import record_video
@@ -304,6 +308,7 @@ class Run:
             replaced=policies or {},
             seed=seed,
             explore=explore,
+            env_args=env_args or {},
             fps=fps,
             on_progress=on_progress,
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from srl.cli.options import Verbs, add_trust, add_verb, number
+from srl.cli.options import Verbs, add_env_args, add_trust, add_verb, number
 from srl.errors import ConfigError, install_command
 
 _EVAL_EXAMPLES = """
@@ -37,11 +37,13 @@ def add_verbs(verbs: Verbs) -> None:
     """Adds `srl eval`, `srl play` and `srl record`."""
     parser = add_verb(verbs, "eval", "play whole episodes and print the returns", _EVAL_EXAMPLES)
     _add_common(parser, episodes=20)
+    add_env_args(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_eval)
 
     parser = add_verb(verbs, "play", "record a video of episodes", _PLAY_EXAMPLES)
     _add_common(parser, episodes=1)
+    add_env_args(parser)
     parser.add_argument(
         "--video",
         metavar="FILE",
@@ -162,6 +164,7 @@ class EpisodeProgress:
 
 
 def _eval(args: argparse.Namespace) -> int:
+    from srl.overrides import parse_pairs
     from srl.run import load
 
     with EpisodeProgress(args.episodes) as progress:
@@ -171,6 +174,7 @@ def _eval(args: argparse.Namespace) -> int:
             policies=_replaced(args),
             seed=args.seed,
             explore=args.explore,
+            env_args=parse_pairs(args.env_arg, "--env-arg"),
             trust=args.trust,
             on_progress=progress,
         )
@@ -185,6 +189,7 @@ def _eval(args: argparse.Namespace) -> int:
 
 
 def _play(args: argparse.Namespace) -> int:
+    from srl.overrides import parse_pairs
     from srl.run import load
 
     with EpisodeProgress(args.episodes) as progress:
@@ -195,6 +200,7 @@ def _play(args: argparse.Namespace) -> int:
             policies=_replaced(args),
             seed=args.seed,
             explore=args.explore,
+            env_args=parse_pairs(args.env_arg, "--env-arg"),
             trust=args.trust,
             fps=args.fps,
             on_progress=progress,

@@ -142,6 +142,15 @@ def test_a_policy_may_be_replaced(run, capsys):
     assert "add --side PATTERN" in capsys.readouterr().err
 
 
+def test_the_environment_of_an_evaluation_may_have_other_arguments(run, capsys):
+    lengths = run.evaluate(4, env_args={"max_episode_steps": 3}).lengths
+    assert lengths == {"default": [3] * 4}
+    assert main(["eval", str(run.path), "--env-arg", "max_episode_steps=5"]) == 0
+    assert "mean length 5.0" in capsys.readouterr().out
+    assert main(["eval", str(run.path), "--env-arg", "size"]) == 2
+    assert "expected key=value" in capsys.readouterr().err
+
+
 def test_the_policy_acts_on_one_observation_and_on_batches(run):
     policy = run.policy
     obs = np.array([0.01, 0.02, 0.03, 0.04], np.float32)
