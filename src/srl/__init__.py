@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srl import errors as errors
+    from srl.algorithms.a2c.config import A2CConfig as A2CConfig
     from srl.algorithms.appo.config import APPOConfig as APPOConfig
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
     from srl.algorithms.dqn.config import DQNConfig as DQNConfig
+    from srl.algorithms.impala.config import IMPALAConfig as IMPALAConfig
     from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
@@ -41,7 +43,9 @@ _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
+    "srl.algorithms.a2c.config": ("A2CConfig",),
     "srl.algorithms.appo.config": ("APPOConfig",),
+    "srl.algorithms.impala.config": ("IMPALAConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
     "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),

@@ -15,11 +15,15 @@ ALGORITHMS = {
     "ppo": "srl.algorithms.ppo.learner:PPO",
     "appo": "srl.algorithms.appo.learner:APPO",
     "dqn": "srl.algorithms.dqn.learner:DQN",
+    "impala": "srl.algorithms.impala.learner:IMPALA",
+    "a2c": "srl.algorithms.a2c.learner:A2C",
 }
 _CONFIGS = {
     "ppo": "srl.algorithms.ppo.config:PPOConfig",
     "appo": "srl.algorithms.appo.config:APPOConfig",
     "dqn": "srl.algorithms.dqn.config:DQNConfig",
+    "impala": "srl.algorithms.impala.config:IMPALAConfig",
+    "a2c": "srl.algorithms.a2c.config:A2CConfig",
 }
 """Settings classes that can be imported without the algorithm, which would import torch."""
 

@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from srl.algorithms.ppo.config import PPOConfig
-from srl.algorithms.ppo.learner import PPO
+from srl.algorithms.config import AlgorithmConfig
+from srl.algorithms.learning.policy_gradient import PolicyGradient
 from srl.data.records import SampleBatch
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec, from_tree, to_tree
 from srl.data.tree import leaves, tree_map
 from srl.policies.actor_critic import ActorCritic
+from srl.policies.protocol import Policy
 
 AGENT = AgentSpec(obs=ArraySpec(shape=(3,)), action=Discrete(4), has_action_mask=True)
 
 
 def trajectory_spec(
-    policy: ActorCritic, config: PPOConfig, rows: int, turn_based: bool = False
+    policy: Policy, config: AlgorithmConfig, rows: int, turn_based: bool = False
 ) -> TrajectorySpec:
     wanted = config.sampling()
     return TrajectorySpec(
@@ -43,7 +44,7 @@ class ToyWorld:
     def __init__(
         self,
         policy: ActorCritic,
-        config: PPOConfig,
+        config: AlgorithmConfig,
         rows: int,
         episode_length: int,
         observe: Callable[[int, np.ndarray], Any],
@@ -98,7 +99,7 @@ class ToyWorld:
 
 
 def random_batch(
-    algorithm: PPO, seed: int = 0, rows: int = 6, inert: bool = True, num_items: int = 1
+    algorithm: PolicyGradient, seed: int = 0, rows: int = 6, inert: bool = True, num_items: int = 1
 ) -> SampleBatch:
     """Ticks of all kinds in random order, under the episode rules, of two policy versions."""
     policy, rng = algorithm.policy, np.random.default_rng(seed)
@@ -150,7 +151,7 @@ def split_batch(batch: SampleBatch, rank: int, count: int) -> SampleBatch:
     )
 
 
-def learn(algorithm: PPO, batch: SampleBatch, progress: float = 0.0) -> dict[str, float]:
+def learn(algorithm: PolicyGradient, batch: SampleBatch, progress: float = 0.0) -> dict[str, float]:
     """One whole update."""
     *steps, result = algorithm.update(batch, progress)
     assert all(step is None for step in steps)

@@ -13,8 +13,11 @@ import pytest
 import torch
 from ppo_data import AGENT, learn, random_batch, split_batch
 
+from srl.algorithms.a2c.learner import A2C
 from srl.algorithms.appo.learner import APPO
 from srl.algorithms.collective import Collective
+from srl.algorithms.impala.learner import IMPALA
+from srl.algorithms.learning.policy_gradient import PolicyGradient
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.ppo.learner import PPO
 from srl.data.records import SampleBatch
@@ -30,6 +33,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "early stop": ({}, {"target_kl": 1e-4, "learning_rate": 0.02}),
     "one minibatch": ({}, {"minibatches": 1, "normalize_advantages": False}),
     "v-trace": ({}, {"kind": APPO}),
+    "a2c": ({"normalize_obs": True}, {"kind": A2C}),
+    "impala": ({}, {"kind": IMPALA, "learning_rate": 1e-3}),
+    "impala with memory": ({"recurrent": "lstm", "recurrent_size": 8}, {"kind": IMPALA}),
 }
 
 
@@ -50,7 +56,9 @@ class ThreadRanks(Collective):
         return self.gather(x).sum(0)
 
 
-def together(learners: list[PPO], work: Callable[[int, PPO], Any]) -> list[Any]:
+def together(
+    learners: list[PolicyGradient], work: Callable[[int, PolicyGradient], Any]
+) -> list[Any]:
     """Runs `work` in every rank at once, and returns what each found."""
     count = len(learners)
     table: list[Any] = [None] * count
@@ -68,14 +76,20 @@ def together(learners: list[PPO], work: Callable[[int, PPO], Any]) -> list[Any]:
         return list(pool.map(run, range(count)))
 
 
-def make(network: dict[str, Any], kind: type[PPO] = PPO, **settings: Any) -> PPO:
+def make(
+    network: dict[str, Any], kind: type[PolicyGradient] = PPO, **settings: Any
+) -> PolicyGradient:
     torch.manual_seed(0)
-    settings = {"rollout_length": 8, "epochs": 2, "minibatches": 3, **settings}
+    if issubclass(kind, PPO):
+        settings = {"epochs": 2, "minibatches": 3, **settings}
+    settings = {"rollout_length": 8, **settings}
     policy = ActorCritic(AGENT, ActorCriticConfig(hidden_sizes=(16,), **network))
     return kind(policy, kind.Config(**settings), seed=1)
 
 
-def make_batches(algorithm: PPO, num_items: int, rows: int, updates: int) -> list[SampleBatch]:
+def make_batches(
+    algorithm: PolicyGradient, num_items: int, rows: int, updates: int
+) -> list[SampleBatch]:
     """`rows` in each of `num_items` fragments."""
     return [
         random_batch(algorithm, seed, rows * num_items, num_items=num_items)
@@ -83,7 +97,7 @@ def make_batches(algorithm: PPO, num_items: int, rows: int, updates: int) -> lis
     ]
 
 
-def learn_all(algorithm: PPO, batches: list[SampleBatch]) -> list[dict[str, float]]:
+def learn_all(algorithm: PolicyGradient, batches: list[SampleBatch]) -> list[dict[str, float]]:
     return [learn(algorithm, batch) for batch in batches]
 
 
@@ -94,13 +108,13 @@ def test_any_number_of_trainers_learns_the_same(case: str, count: int) -> None:
     alone = make(network, **settings)
     batches = make_batches(alone, num_items=6, rows=2, updates=5)
 
-    def work(rank: int, algorithm: PPO) -> tuple[PPO, list[dict[str, float]]]:
+    def work(rank: int, algorithm: PolicyGradient) -> tuple[PolicyGradient, list[dict[str, float]]]:
         mine = [split_batch(batch, rank, count) for batch in batches]
         return algorithm, learn_all(algorithm, mine)
 
     results = together([make(network, **settings) for _ in range(count)], work)
     metrics = learn_all(alone, batches)
-    assert any(m["epochs_done"] == 1 for m in metrics) == (case == "early stop")
+    assert any(m.get("epochs_done") == 1 for m in metrics) == (case == "early stop")
     for algorithm, found in results:
         for one, other in zip(metrics, found, strict=True):
             assert one.keys() == other.keys()
@@ -115,7 +129,7 @@ def test_any_number_of_trainers_learns_the_same(case: str, count: int) -> None:
 def test_all_ranks_stay_equal_to_the_bit() -> None:
     batches = make_batches(make({}), num_items=4, rows=2, updates=4)
 
-    def work(rank: int, algorithm: PPO) -> dict[str, torch.Tensor]:
+    def work(rank: int, algorithm: PolicyGradient) -> dict[str, torch.Tensor]:
         learn_all(algorithm, [split_batch(batch, rank, 2) for batch in batches])
         return algorithm.policy.state_dict()
 
@@ -123,18 +137,19 @@ def test_all_ranks_stay_equal_to_the_bit() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_rank_without_a_sample_joins_in() -> None:
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+def test_a_rank_without_a_sample_joins_in(kind: type[PolicyGradient]) -> None:
     """Nobody acted in its fragments; the others' samples are all there is."""
-    alone = make({})
+    alone = make({}, kind)
     (batch,) = make_batches(alone, num_items=4, rows=1, updates=1)
-    batch.data.acted[:, 1::2] = False
+    batch.data.acted[:, 1::2] = batch.data.truncated[:, 1::2] = False
     batch.data.obs[:, 1::2] = np.nan
 
-    def work(rank: int, algorithm: PPO) -> tuple[float, dict[str, torch.Tensor]]:
+    def work(rank: int, algorithm: PolicyGradient) -> tuple[float, dict[str, torch.Tensor]]:
         (metrics,) = learn_all(algorithm, [split_batch(batch, rank, 2)])
         return metrics["num_samples"], algorithm.policy.state_dict()
 
-    (samples, weights), (others, same) = together([make({}), make({})], work)
+    (samples, weights), (others, same) = together([make({}, kind), make({}, kind)], work)
     learn_all(alone, [copy.deepcopy(batch)])
     assert samples == others == batch.num_steps
     for name, tensor in alone.policy.state_dict().items():
@@ -148,7 +163,7 @@ def test_nan_with_one_rank_stops_them_all(where: str) -> None:
     array = batch.data.obs if where == "obs" else batch.data.reward
     array[2, 3] = np.nan
 
-    def work(rank: int, algorithm: PPO) -> str:
+    def work(rank: int, algorithm: PolicyGradient) -> str:
         with pytest.raises(LearnError) as raised:
             learn_all(algorithm, [split_batch(batch, rank, 2)])
         return str(raised.value)
@@ -167,7 +182,7 @@ def test_buffers_of_other_kinds_follow_the_first_rank() -> None:
         def track_returns(self, returns: torch.Tensor) -> None:
             self.seen += returns.sum()
 
-    def work(rank: int, algorithm: PPO) -> torch.Tensor:
+    def work(rank: int, algorithm: PolicyGradient) -> torch.Tensor:
         (batch,) = make_batches(algorithm, num_items=2, rows=2, updates=1)
         learn_all(algorithm, [split_batch(batch, rank, 2)])
         return algorithm.policy.get_buffer("seen")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 from torch import nn
 
-from srl.algorithms.learning.flat_optimizer import FlatOptimizer, names_in
+from srl.algorithms.learning.flat_optimizer import FlatOptimizer, arrays_by_name, load_arrays
 from srl.data.tree import Tree
 from srl.errors import CheckpointError
 from srl.kernels.adam import AdamState, fused_adam, has_fused_adam
@@ -40,9 +39,9 @@ class Adam(FlatOptimizer):
         self.exp_avg_sq = torch.zeros_like(self.flat)
         self.num_steps = torch.zeros((), device=self.flat.device)
         """Steps taken."""
-        self._changed_by_steps = AdamState(self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
+        self._state = AdamState(self.flat, self.exp_avg, self.exp_avg_sq, self.num_steps)
+        self.changed_by_steps = self._state
         self._of_torch = None if use_kernels and has_fused_adam() else self._make_of_torch()
-        self._backup: list[torch.Tensor] = []
 
     @torch.no_grad()
     def step(self) -> None:
@@ -52,7 +51,7 @@ class Adam(FlatOptimizer):
             self._of_torch.step()
             return
         fused_adam(
-            self._changed_by_steps,
+            self._state,
             self.grad,
             lr=self.lr,
             betas=self.betas,
@@ -75,61 +74,25 @@ class Adam(FlatOptimizer):
         made.state[self.flat] = state
         return made
 
-    def backup(self) -> None:
-        """Copies weights and optimizer state into memory that is kept: no new pages for each
-        update."""
-        if not self._backup:
-            self._backup = [torch.empty_like(tensor) for tensor in self._changed_by_steps]
-        for kept, tensor in zip(self._backup, self._changed_by_steps, strict=True):
-            kept.copy_(tensor)
-
-    def rollback(self) -> None:
-        """Restores what the last `backup` copied."""
-        for kept, tensor in zip(self._backup, self._changed_by_steps, strict=True):
-            tensor.copy_(kept)
-
     def state(self, module: nn.Module) -> Tree:
         """{"step": number of steps, "exp_avg": {parameter: array}, "exp_avg_sq": the same}."""
+        moments = self._moments()
         return {
             "step": float(self.num_steps),
-            **{
-                kind: {name: _array(view) for name, view in moments.items()}
-                for kind, moments in self._moments(module).items()
-            },
+            **{kind: arrays_by_name(self, module, flat) for kind, flat in moments.items()},
         }
 
     def restore(self, module: nn.Module, state: Tree) -> None:
         """Restores what `state` returned."""
-        moments_of = self._moments(module)
-        if not {"step", *moments_of} <= set(state):
+        moments = self._moments()
+        if not {"step", *moments} <= set(state):
             raise CheckpointError(
                 f"optimizer: expected a state of Adam, got one of {state.get('kind', 'another')}. "
-                "Was make_optimizer changed since the checkpoint?"
+                "Was the optimizer changed since the checkpoint?"
             )
-        for kind, moments in moments_of.items():
-            for name in sorted(set(moments) ^ set(state[kind])):
-                raise CheckpointError(
-                    f"optimizer: expected the parameters of this policy, got a state with"
-                    f"{'out' if name in moments else ''} {name!r}. "
-                    "Was network.* changed since the checkpoint?"
-                )
-            for name, view in moments.items():
-                value = state[kind][name]
-                if value.shape != tuple(view.shape):
-                    raise CheckpointError(
-                        f"optimizer: expected {kind} of {name} of shape {list(view.shape)}, "
-                        f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
-                    )
-                view.copy_(torch.from_numpy(value))
+        for kind, flat in moments.items():
+            load_arrays(self, module, flat, state[kind], kind)
         self.num_steps.fill_(state["step"])
 
-    def _moments(self, module: nn.Module) -> dict[str, dict[str, torch.Tensor]]:
-        names = names_in(module, self.parameters)
-        return {
-            kind: dict(zip(names, self.views(flat), strict=True))
-            for kind, flat in (("exp_avg", self.exp_avg), ("exp_avg_sq", self.exp_avg_sq))
-        }
-
-
-def _array(view: torch.Tensor) -> np.ndarray:
-    return view.detach().cpu().numpy().copy()
+    def _moments(self) -> dict[str, torch.Tensor]:
+        return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq}

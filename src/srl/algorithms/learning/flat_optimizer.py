@@ -1,16 +1,17 @@
-"""The interface of optimizers for PPO: parameters and gradients in two flat arrays, and a
+"""The interface of optimizers: parameters and gradients in two flat arrays, and a
 rollback."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import nn
 
 from srl.data.tree import Tree
-from srl.errors import ConfigError
+from srl.errors import CheckpointError, ConfigError
 
 
 class FlatOptimizer(ABC):
@@ -29,6 +30,9 @@ class FlatOptimizer(ABC):
         size = sum(p.numel() for p in self.parameters)
         self.flat = torch.zeros(size, dtype=like.dtype, device=like.device)
         self.grad = torch.zeros_like(self.flat)
+        self.changed_by_steps: Sequence[torch.Tensor] = (self.flat,)
+        """All tensors that a step changes."""
+        self._backup: list[torch.Tensor] = []
         with torch.no_grad():
             for parameter, view in zip(self.parameters, self.views(self.flat), strict=True):
                 view.copy_(parameter)
@@ -58,13 +62,18 @@ class FlatOptimizer(ABC):
     def step(self) -> None:
         """Moves every parameter along its gradient."""
 
-    @abstractmethod
     def backup(self) -> None:
-        """Keeps a copy of all that steps change, for `rollback`."""
+        """Keeps a copy of all that steps change, in memory that is used again: no new pages for
+        each update."""
+        if not self._backup:
+            self._backup = [torch.empty_like(tensor) for tensor in self.changed_by_steps]
+        for kept, tensor in zip(self._backup, self.changed_by_steps, strict=True):
+            kept.copy_(tensor)
 
-    @abstractmethod
     def rollback(self) -> None:
         """Restores what the last `backup` kept."""
+        for kept, tensor in zip(self._backup, self.changed_by_steps, strict=True):
+            tensor.copy_(kept)
 
     @abstractmethod
     def state(self, module: nn.Module) -> Tree:
@@ -73,6 +82,40 @@ class FlatOptimizer(ABC):
     @abstractmethod
     def restore(self, module: nn.Module, state: Tree) -> None:
         """Continues from `state`."""
+
+
+def arrays_by_name(
+    optimizer: FlatOptimizer, module: nn.Module, flat: torch.Tensor
+) -> dict[str, np.ndarray]:
+    """Copies of the parameters' parts of a flat array, by the names of the parameters."""
+    names = names_in(module, optimizer.parameters)
+    parts = zip(names, optimizer.views(flat), strict=True)
+    return {name: view.detach().cpu().numpy().copy() for name, view in parts}
+
+
+def load_arrays(
+    optimizer: FlatOptimizer,
+    module: nn.Module,
+    flat: torch.Tensor,
+    arrays: dict[str, np.ndarray],
+    kind: str,
+) -> None:
+    """Writes what `arrays_by_name` returned into a flat array; `kind` names it in errors."""
+    names = names_in(module, optimizer.parameters)
+    for name in sorted(set(names) ^ set(arrays)):
+        raise CheckpointError(
+            f"optimizer: expected the parameters of this policy, got a state with"
+            f"{'out' if name in names else ''} {name!r}. "
+            "Was network.* changed since the checkpoint?"
+        )
+    for name, view in zip(names, optimizer.views(flat), strict=True):
+        value = arrays[name]
+        if value.shape != tuple(view.shape):
+            raise CheckpointError(
+                f"optimizer: expected {kind} of {name} of shape {list(view.shape)}, "
+                f"got {list(value.shape)}. Was network.* changed since the checkpoint?"
+            )
+        view.copy_(torch.from_numpy(value))
 
 
 def names_in(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[str]:

@@ -8,6 +8,7 @@ import torch
 
 from srl.algorithms.collective import Collective
 from srl.algorithms.learning.flat_optimizer import FlatOptimizer
+from srl.algorithms.ops.masking import explained_variance
 from srl.errors import LearnError
 
 Metrics = dict[str, torch.Tensor]
@@ -62,3 +63,16 @@ def means(records: list[Metrics]) -> dict[str, float]:
     names = list(records[0])
     table = torch.stack([torch.stack([m[name].float() for name in names]) for m in records])
     return dict(zip(names, table.mean(0).tolist(), strict=True))
+
+
+def target_metrics(value: torch.Tensor, advantage: torch.Tensor, target: torch.Tensor) -> Metrics:
+    """How many samples [N] a batch has, how large they are, and how well the critic knew them."""
+    if not len(target):
+        return {"num_samples": target.new_zeros(())}
+    return {
+        "num_samples": target.new_tensor(len(target)),
+        "explained_variance": explained_variance(value, target),
+        "advantage_mean": advantage.mean(),
+        "advantage_std": advantage.std(correction=0),
+        "return_mean": target.mean(),
+    }

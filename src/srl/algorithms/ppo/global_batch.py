@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 
 from srl.algorithms.collective import Collective
-from srl.algorithms.learning.step import Metrics
-from srl.algorithms.ops.masking import explained_variance
+from srl.algorithms.learning.step import Metrics, target_metrics
 from srl.algorithms.ppo.rollout import Rollout
 
 
@@ -48,17 +47,8 @@ class GlobalBatch:
         return x[self.counts[: x.shape[0]]]
 
     def metrics(self) -> Metrics:
-        """How many samples there are, how large they are, and how well the critic knew them."""
-        advantage, target = self.select(self.advantage), self.select(self.target)
-        if not len(target):
-            return {"num_samples": target.new_zeros(())}
-        return {
-            "num_samples": target.new_tensor(len(target)),
-            "explained_variance": explained_variance(self.select(self.value), target),
-            "advantage_mean": advantage.mean(),
-            "advantage_std": advantage.std(correction=0),
-            "return_mean": target.mean(),
-        }
+        """Those of `target_metrics`, of the samples of all ranks."""
+        return target_metrics(*map(self.select, (self.value, self.advantage, self.target)))
 
     def sample_index(self) -> torch.Tensor:
         """The flat index of every sample that counts, [N]."""
