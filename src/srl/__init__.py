@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from srl.algorithms.impala.config import IMPALAConfig as IMPALAConfig
     from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
+    from srl.algorithms.sac.config import SACConfig as SACConfig
+    from srl.algorithms.td3.config import TD3Config as TD3Config
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
     from srl.experiment import PolicyConfig as PolicyConfig
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
     from srl.graph import StreamNode as StreamNode
     from srl.graph import WorkerGroup as WorkerGroup
     from srl.policies.actor_critic_config import ActorCriticConfig as ActorCriticConfig
+    from srl.policies.deterministic_config import DeterministicConfig as DeterministicConfig
     from srl.policies.q_network_config import QNetworkConfig as QNetworkConfig
+    from srl.policies.squashed_gaussian_config import (
+        SquashedGaussianConfig as SquashedGaussianConfig,
+    )
     from srl.run import Run as Run
     from srl.run import load as load
     from srl.run import resume as resume
@@ -50,9 +56,13 @@ _EXPORTS = {
     "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),
+    "srl.algorithms.sac.config": ("SACConfig",),
+    "srl.algorithms.td3.config": ("TD3Config",),
     "srl.envs.protocol": ("EnvConfig",),
     "srl.policies.actor_critic_config": ("ActorCriticConfig",),
     "srl.policies.q_network_config": ("QNetworkConfig",),
+    "srl.policies.deterministic_config": ("DeterministicConfig",),
+    "srl.policies.squashed_gaussian_config": ("SquashedGaussianConfig",),
     "srl.services.checkpoints": ("CheckpointConfig",),
     "srl.services.metrics": ("LoggingConfig",),
     "srl.workers.actor": ("ActorConfig",),

@@ -17,6 +17,8 @@ ALGORITHMS = {
     "dqn": "srl.algorithms.dqn.learner:DQN",
     "impala": "srl.algorithms.impala.learner:IMPALA",
     "a2c": "srl.algorithms.a2c.learner:A2C",
+    "sac": "srl.algorithms.sac.learner:SAC",
+    "td3": "srl.algorithms.td3.learner:TD3",
 }
 _CONFIGS = {
     "ppo": "srl.algorithms.ppo.config:PPOConfig",
@@ -24,6 +26,8 @@ _CONFIGS = {
     "dqn": "srl.algorithms.dqn.config:DQNConfig",
     "impala": "srl.algorithms.impala.config:IMPALAConfig",
     "a2c": "srl.algorithms.a2c.config:A2CConfig",
+    "sac": "srl.algorithms.sac.config:SACConfig",
+    "td3": "srl.algorithms.td3.config:TD3Config",
 }
 """Settings classes that can be imported without the algorithm, which would import torch."""
 

@@ -52,7 +52,7 @@ ACTIVATED: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
 }
 """activation(x @ weight.T + bias) for inputs [N, n], without gradients."""
 
-_BACKWARD: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+BACKWARD: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "tanh": torch.ops.aten.tanh_backward,
     "relu": _relu_backward,
     "elu": _elu_backward,
@@ -91,7 +91,7 @@ def backward_pass(
 
     `gradients` are those of the towers' outputs, and `inputs` come from `forward_pass`.
     """
-    backward = _BACKWARD[activation]
+    backward = BACKWARD[activation]
     for gradient, seen, layers in zip(gradients, inputs, towers, strict=True):
         for number in range(len(layers) - 1, -1, -1):
             weight, bias = layers[number]
@@ -136,7 +136,7 @@ class _Towers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        backward = _BACKWARD[ctx.activation]
+        backward = BACKWARD[ctx.activation]
         saved = ctx.saved_tensors
         num_layers = sum(ctx.depths)
         inputs, weights = saved[:num_layers], saved[num_layers:]

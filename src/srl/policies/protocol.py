@@ -2,7 +2,7 @@
 
 Every policy is a `Policy`. What an algorithm asks for beyond that is a protocol here, and the
 algorithm's `check` refuses a policy without it. PPO asks for `Unrolls` and `TracksStatistics`, DQN
-for `ActionValues` and `TracksStatistics`.
+for `ActionValues` and `TracksStatistics`, SAC for `SamplesUnitActions`, TD3 for `BestUnitActions`.
 """
 
 from __future__ import annotations
@@ -199,6 +199,52 @@ class TracksStatistics(Protocol):
         Called once for each update, before training. It must not change any value.
         """
         return
+
+
+@runtime_checkable
+class ChoosesUnitActions(Protocol):
+    """A policy over bounded real-valued actions, which are vectors of numbers from -1 to 1 for a
+    learner (unit actions)."""
+
+    num_actions: int
+    """Numbers of an action."""
+    uniform: torch.Tensor
+    """Buffer []: the share of the exploring actions that are uniform. A learner sets it."""
+
+    def seen(self, obs: Tree) -> dict[str, torch.Tensor]:
+        """Observations [N, ...] by path, as the networks of policy and learner see them."""
+        ...
+
+    def unit(self, action: torch.Tensor) -> torch.Tensor:
+        """Actions [N, ...] of the environment as unit actions [N, n]."""
+        ...
+
+    def track_obs(self, obs: Tree, mask: torch.Tensor) -> None:
+        """As `TracksStatistics.track_obs`."""
+        ...
+
+
+@runtime_checkable
+class SamplesUnitActions(ChoosesUnitActions, Protocol):
+    """A policy whose samples are differentiable functions of noise."""
+
+    def sample(
+        self, seen: dict[str, torch.Tensor], noise: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Unit actions [N, n] and their log densities [N], with gradients.
+
+        `seen` is what the method of that name returned, and `noise` [N, n] is standard normal.
+        """
+        ...
+
+
+@runtime_checkable
+class BestUnitActions(ChoosesUnitActions, Protocol):
+    """A policy with one best action for each observation."""
+
+    def best(self, seen: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Unit actions [N, n] for what `seen` returned, with gradients."""
+        ...
 
 
 def require_extras(policy: Policy, names: tuple[str, ...], asked_by: str) -> None:

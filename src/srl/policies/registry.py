@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 POLICIES = {
     "actor_critic": "srl.policies.actor_critic:ActorCritic",
     "q_network": "srl.policies.q_network:QNetwork",
+    "deterministic": "srl.policies.deterministic:Deterministic",
     "random": "srl.policies.random:RandomPolicy",
+    "squashed_gaussian": "srl.policies.squashed_gaussian:SquashedGaussian",
 }
 ENCODERS = {
     "auto": "srl.policies.nets.encoder:Encoder",
@@ -23,7 +25,9 @@ ENCODERS = {
 """The encoders with a short name (`network.encoder`); any other is found by its import path."""
 _CONFIGS = {
     "actor_critic": "srl.policies.actor_critic_config:ActorCriticConfig",
+    "deterministic": "srl.policies.deterministic_config:DeterministicConfig",
     "q_network": "srl.policies.q_network_config:QNetworkConfig",
+    "squashed_gaussian": "srl.policies.squashed_gaussian_config:SquashedGaussianConfig",
 }
 """Settings classes that can be imported without the policy, which would import torch."""
 

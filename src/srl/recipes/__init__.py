@@ -18,6 +18,7 @@ _FAMILIES = {
     "memory": ("memory", "cartpole_masked"),
     "atari": ("pong", "pong_envpool", "breakout"),
     "mujoco": ("halfcheetah", "halfcheetah_envpool", "hopper"),
+    "continuous": ("pendulum_sac", "pendulum_td3", "halfcheetah_sac", "halfcheetah_sac_envpool"),
     "multiagent": ("simple_tag", "simple_spread", "tictactoe", "tictactoe_random"),
     "hide_and_seek": (
         "hide_and_seek",
