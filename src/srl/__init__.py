@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from srl import errors as errors
     from srl.algorithms.a2c.config import A2CConfig as A2CConfig
     from srl.algorithms.appo.config import APPOConfig as APPOConfig
+    from srl.algorithms.bc.config import BCConfig as BCConfig
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
     from srl.algorithms.dqn.config import DQNConfig as DQNConfig
@@ -52,6 +53,7 @@ _EXPORTS = {
     "srl.algorithms.a2c.config": ("A2CConfig",),
     "srl.algorithms.appo.config": ("APPOConfig",),
     "srl.algorithms.impala.config": ("IMPALAConfig",),
+    "srl.algorithms.bc.config": ("BCConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
     "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),

@@ -182,6 +182,36 @@ class Graph:
                 return name
         raise ConfigError(f"graph: no workers train policy {policy!r}.")
 
+    def supply(self, name: str, group: WorkerGroup, *, stream: str, **changes: Any) -> Graph:
+        """Puts workers in place of those that write a stream, like a dataset in place of actors.
+
+        Workers that have nothing left to write are removed, and then those that serve a policy
+        which nobody requests. `changes` are made in the stream, like `fragments_per_batch=8`.
+        """
+        if stream not in self.streams:
+            raise ConfigError(f"graph: no stream {stream!r}; there are {', '.join(self.streams)}.")
+        policy = self.streams[stream].policy
+        workers = {}
+        for key, value in self.workers.items():
+            if stream not in value.writes:
+                workers[key] = value
+            elif writes := tuple(other for other in value.writes if other != stream):
+                follows = tuple(other for other in value.follows if other != policy)
+                workers[key] = dataclasses.replace(value, writes=writes, follows=follows)
+        requested = {policy for value in workers.values() for policy in value.requests}
+        workers = {
+            key: value
+            for key, value in workers.items()
+            if not value.serves or requested.intersection(value.serves)
+        }
+        if name in workers:
+            raise ConfigError(
+                f"graph: there are workers {name!r} already. Add these by another name."
+            )
+        workers[name] = dataclasses.replace(group, writes=(*group.writes, stream))
+        node = dataclasses.replace(self.streams[stream], bounds_age=False, **changes)
+        return Graph(workers=workers, streams={**self.streams, stream: node})
+
     def parts(self, stream: str) -> int:
         """How many parts a stream is split into."""
         node = self.streams[stream]

@@ -19,6 +19,7 @@ ALGORITHMS = {
     "a2c": "srl.algorithms.a2c.learner:A2C",
     "sac": "srl.algorithms.sac.learner:SAC",
     "td3": "srl.algorithms.td3.learner:TD3",
+    "bc": "srl.algorithms.bc.learner:BC",
 }
 _CONFIGS = {
     "ppo": "srl.algorithms.ppo.config:PPOConfig",
@@ -28,6 +29,7 @@ _CONFIGS = {
     "a2c": "srl.algorithms.a2c.config:A2CConfig",
     "sac": "srl.algorithms.sac.config:SACConfig",
     "td3": "srl.algorithms.td3.config:TD3Config",
+    "bc": "srl.algorithms.bc.config:BCConfig",
 }
 """Settings classes that can be imported without the algorithm, which would import torch."""
 

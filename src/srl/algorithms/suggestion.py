@@ -23,6 +23,8 @@ class Suggestion:
     """`actor.envs`."""
     algorithm: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the algorithm that differ from its defaults."""
+    evaluators: int = 0
+    """`evaluator.count`: 1 where training itself has no episodes whose returns mean something."""
     network: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the algorithm's own policy class that differ from its defaults."""
 

@@ -24,9 +24,11 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
     sizes = region_bytes(plan)
     experiment = plan.experiment
     total = shared_bytes(plan)
+    acts = any(worker.requests for worker in plan.workers)
+    environments = f"{experiment['actor']['envs']} environments, " if acts else ""
     lines = [
         f"{experiment['name'] or experiment['env']['id']}: layout {experiment['layout']}, "
-        f"{experiment['actor']['envs']} environments, device {plan.device}, "
+        f"{environments}device {plan.device}, "
         + (f"{size_text(total)} of shared memory" if total else "no shared memory"),
         f"memory: {memory_needs(plan)}",
         "",

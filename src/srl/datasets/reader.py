@@ -27,13 +27,15 @@ _RECORD = "Record one with `srl record RUN --episodes N --output FOLDER`, or nam
 def find_dataset(path: Path, setting: str) -> Path:
     """The folder with a dataset's files: the given one, or the folder `data` in it.
 
-    Raises if there is no complete dataset; `setting` names the path in the error.
+    Raises if there is no complete dataset, or if the path is empty; `setting` names the path in the
+    error.
     """
-    for folder in (path, path / DATA_FOLDER):
+    for folder in (path, path / DATA_FOLDER) if path != Path() else ():
         if (folder / METADATA_FILE).is_file():
             return folder
     got = "no such folder" if not path.is_dir() else f"a folder without {METADATA_FILE}"
-    raise ConfigError(f"{setting}: expected the folder of a dataset, got {got}: {path}. {_RECORD}")
+    got = "none" if path == Path() else f"{got}: {path}"
+    raise ConfigError(f"{setting}: expected the folder of a dataset, got {got}. {_RECORD}")
 
 
 class Dataset:

@@ -17,6 +17,7 @@ from srl.recipes import RECIPES, find_recipe
 from srl.resolve import path_of, resolve
 from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
+from srl.workers.configs import EvaluatorConfig
 
 DEFAULT_STEPS = 1_000_000
 """Steps of training for an environment without a recipe, if nothing else ends the run."""
@@ -50,6 +51,10 @@ def with_algorithm(experiment: Experiment, algorithm: str) -> Experiment:
     return dataclasses.replace(
         experiment,
         actor=dataclasses.replace(experiment.actor, envs=suggested.actor.envs),
+        evaluator=dataclasses.replace(
+            experiment.evaluator,
+            count=experiment.evaluator.count or suggested.evaluator.count,
+        ),
         algorithm=suggested.algorithm,
         network=suggested.network,
     )
@@ -106,6 +111,7 @@ def for_env(env: EnvConfig, algorithm: str = "ppo") -> Experiment:
         name=env.id.split(":")[-1].split("/")[-1],
         env=made,
         actor=ActorConfig(envs=suggestion.envs),
+        evaluator=EvaluatorConfig(count=suggestion.evaluators),
         algorithm={"name": algorithm, **suggestion.algorithm},
         network={"name": kind.network, **suggestion.network},
         policies=policies,

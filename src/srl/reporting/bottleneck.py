@@ -73,13 +73,15 @@ class _Finder:
     def find(self) -> Diagnosis:
         """Asks one question after another, until one gives the answer."""
         actor, trainer = self.shares.get("actor"), self.shares.get("trainer")
-        if actor is None or trainer is None:
+        if trainer is None:
             return self._busiest()
-        if self._share_process("actor", "trainer"):
+        if self._in_one_process():
             return self._one_thread()
         samples = trainer.waits.get("samples", 0.0)
         if samples < MIN_WAIT:
             return self._trainer(trainer, actor)
+        if actor is None:
+            return self._other_worker(samples) or self._busiest()
         slots, age = actor.waits.get("slots", 0.0), actor.waits.get("policy_age", 0.0)
         if slots + age >= MIN_WAIT:
             return self._other_worker(samples) or self._in_turn(samples, slots, age)
@@ -97,10 +99,13 @@ class _Finder:
             f"{text}; spread them over processes (--layout inline)", _part(kind), "layout=inline"
         )
 
-    def _trainer(self, trainer: Share, actor: Share) -> Diagnosis:
-        blocked = actor.waits.get("slots", 0.0) + actor.waits.get("policy_age", 0.0)
+    def _trainer(self, trainer: Share, actor: Share | None) -> Diagnosis:
         text = f"trainer is busy {_percent(trainer.busy)} of the time"
-        if blocked >= 0.05:
+        waits = actor.waits if actor is not None else {}
+        blocked = waits.get("slots", 0.0) + waits.get("policy_age", 0.0)
+        if actor is None:
+            text += ": the trainer is the limit"
+        elif blocked >= 0.05:
             text += f" and actors wait for it {_percent(blocked)}: the trainer is the limit"
         else:
             text += f", actors {_percent(actor.busy)}: neither waits much for the other"
@@ -229,6 +234,12 @@ class _Finder:
             return None
         inference = sum(w.busy_seconds for w in self.times if w.kind == "policy")
         return inference / (own + inference) if own + inference > 0 else None
+
+    def _in_one_process(self) -> bool:
+        """Whether the trainer shares its process with what it learns from."""
+        return any(
+            self._share_process(kind, "trainer") for kind in self.shares if kind != "trainer"
+        )
 
     def _share_process(self, kind: str, other: str) -> bool:
         """Whether workers of both kinds share a process."""

@@ -256,6 +256,8 @@ def _reached(summary: Summary) -> list[str]:
     if len(results) > 1 or any(result.agents for result in results.values()):
         lines = align(policy_table(results, best=True))
         return [f"  reached     {after}, by the mean of the last ones", *_indented(lines)]
+    if not summary.episodes and summary.eval_return_mean is not None:
+        return [f"  reached     evaluation {_value(summary.eval_return_mean)}"]
     reached = f"return {_value(summary.episode_return_mean)} (mean of the last episodes)"
     if summary.eval_return_mean is not None:
         reached += f", evaluation {_value(summary.eval_return_mean)}"

@@ -29,7 +29,7 @@ from srl.experiment import (
 )
 from srl.graph import Graph, WorkerGroup, check_graph
 from srl.launch.plan.defaults import choose_counts
-from srl.launch.plan.placement import DEFAULT_HOSTS, Placed, spread
+from srl.launch.plan.placement import Placed, default_hosts, spread
 from srl.launch.plan.streams import check_slots, own_streams, plan_inference, plan_samples
 from srl.policies.registry import policy_config
 from srl.resolve import path_of, resolve
@@ -107,8 +107,10 @@ def resolve_settings(experiment: Experiment, cores: int, device: str) -> Experim
         layout = "serial"
     elif layout == "auto":
         layout = "shared" if device.startswith("cuda") else "inline"
-    hosts = experiment.hosts or (DEFAULT_HOSTS if layout == "remote" else {})
-    return choose_counts(dataclasses.replace(experiment, layout=layout, hosts=hosts), cores, device)
+    chosen = choose_counts(dataclasses.replace(experiment, layout=layout), cores, device)
+    if layout == "remote" and not experiment.hosts:
+        chosen = dataclasses.replace(chosen, hosts=default_hosts(build_graph(chosen)))
+    return chosen
 
 
 def process_names(graph: Graph, experiment: Experiment) -> Placed:

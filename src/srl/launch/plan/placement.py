@@ -11,13 +11,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from srl.errors import ConfigError
-from srl.graph import WorkerGroup
+from srl.graph import Graph, WorkerGroup
 from srl.launch.cluster.node import HEAD_HOST
 
 Placed = dict[str, list[tuple[str, WorkerGroup, int]]]
 """The workers of each process: (group name, group, index)."""
-DEFAULT_HOSTS: dict[str, tuple[str, ...]] = {"host-1": ("actor",), "host-2": ("policy",)}
-"""The `hosts` of the `remote` layout if none are set; all other groups run on the head's host."""
+
+
+def default_hosts(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """The `hosts` of the `remote` layout if none are set: one host has the groups at which data
+    begins (actors), another has the policy workers; all other groups run on the head's host."""
+    begin = [name for name, group in graph.workers.items() if group.writes and not group.reads]
+    serve = [name for name, group in graph.workers.items() if group.serves]
+    found = {"host-1": tuple(begin), "host-2": tuple(serve)}
+    return {host: groups for host, groups in found.items() if groups}
 
 
 def group_of(members: list[tuple[str, WorkerGroup, int]]) -> str:

@@ -146,6 +146,12 @@ def no_update_text(plan: Plan, stats_table: StatsTable, seconds: float) -> str:
     trained = sum(
         stats_table.rows[w.name].get("count_minibatches") for w in plan.workers if w.trains
     )
+    if not any(worker.requests for worker in plan.workers):
+        return (
+            f"no update was made in {seconds:.0f} s. The first one needs {batches[0]}, and trainers "
+            f"have learned from {trained:,} minibatches. Give it more time (--seconds), or smaller "
+            "batches."
+        )
     return (
         f"no update was made in {seconds:.0f} s. The first one needs {actor['envs'] * ticks:,} "
         f"environment steps ({batches[0]}), actors have made {made:,} and trainers have "
