@@ -49,6 +49,36 @@ def test_what_is_inserted_keeps_the_shape_and_the_delivery() -> None:
     assert (after.delivery, after.shape, after.bounds_age) == ("key", node.shape, False)
 
 
+def test_a_supply_removes_who_has_nothing_left_to_do() -> None:
+    data = worker(settings={"dataset": "x"})
+    made = graph(evaluator=worker(follows=("a",))).supply(
+        "dataset", data, stream="a", fragments_per_batch=3
+    )
+    check_graph(made)
+    assert set(made.workers) == {"trainer", "evaluator", "dataset"}
+    assert made.workers["dataset"].writes == ("a",)
+    assert not made.streams["a"].bounds_age
+    assert made.fragments_per_batch("a", agent_batches=4) == 3
+
+
+def test_a_supply_keeps_actors_that_others_learn_from() -> None:
+    made = graph(
+        actor=worker(requests=("a", "b"), writes=("a", "b"), follows=("a", "b")),
+        policy=worker(serves=("a", "b")),
+        other=worker(reads=("b",), trains=("b",)),
+    )
+    streams = {"a": StreamNode(policy="a"), "b": StreamNode(policy="b")}
+    made = Graph(workers=made.workers, streams=streams).supply("dataset", worker(), stream="a")
+    check_graph(made)
+    actor = made.workers["actor"]
+    # It still plays both policies, and writes only what one of them learns from.
+    assert (actor.requests, actor.writes, actor.follows) == (("a", "b"), ("b",), ("b",))
+    with pytest.raises(ConfigError, match="there are workers 'actor' already"):
+        made.supply("actor", worker(), stream="a")
+    with pytest.raises(ConfigError, match="no stream 'c'"):
+        made.supply("more", worker(), stream="c")
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

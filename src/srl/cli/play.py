@@ -30,6 +30,7 @@ _RECORD_EXAMPLES = """
 srl record runs/cartpole --episodes 100
 srl record runs/pendulum --episodes 50 --checkpoint best --output datasets/pendulum-expert-v0
 srl record runs/tag --episodes 200 --of chaser --explore
+srl train CartPole-v1 --algorithm bc --set algorithm.dataset=datasets/cartpole-v0
 """
 
 

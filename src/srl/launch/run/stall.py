@@ -148,9 +148,9 @@ def no_update_text(plan: Plan, stats_table: StatsTable, seconds: float) -> str:
     )
     if not any(worker.requests for worker in plan.workers):
         return (
-            f"no update was made in {seconds:.0f} s. The first one needs {batches[0]}, and trainers "
-            f"have learned from {trained:,} minibatches. Give it more time (--seconds), or smaller "
-            "batches."
+            f"no update was made in {seconds:.0f} s. The first one needs {batches[0]} of samples, "
+            f"and trainers have learned from {trained:,} minibatches. Give it more time "
+            "(--seconds), or smaller batches."
         )
     return (
         f"no update was made in {seconds:.0f} s. The first one needs {actor['envs'] * ticks:,} "
