@@ -53,18 +53,22 @@ class Second(PPO):
     Config = SharedConfig
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlainConfig(srl.AlgorithmConfig):
+    """Settings of an own algorithm, which the base class checks."""
+
+    size: float = 1.0
+
+
+@dataclass(frozen=True)
+class PlainNetConfig:
     """Settings that nothing checks when they are made."""
 
     size: float = 1.0
 
-    def sampling(self) -> srl.Sampling:
-        return srl.Sampling(length=8)
 
-
-class Plain(PPO):
-    Config = PlainConfig  # type: ignore[assignment]
+class PlainNet(ActorCritic):
+    Config = PlainNetConfig  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -188,14 +192,21 @@ def test_a_run_of_objects_has_the_folder_of_dicts_and_can_be_resumed(tmp_path: P
             r"got several \(.*First, .*Second\)\. .* `name` is its import",
         ),
         ({"algorithm": NamedConfig()}, r"algorithm: expected a settings class without a field `na"),
-        ({"algorithm": PlainConfig(size="x")}, r"algorithm\.size: expected float, got 'x'"),
-        (
-            {"algorithm": PlainConfig(size=...)},
-            r"algorithm\.size: expected a plain value .* Ellips",
-        ),
-        ({"algorithm": PlainConfig(size=float("nan"))}, r"algorithm\.size: expected a number, got"),
+        ({"network": PlainNetConfig(size="x")}, r"network\.size: expected float, got 'x'"),
+        ({"network": PlainNetConfig(size=...)}, r"network\.size: expected a plain value .* Ellips"),
+        ({"network": PlainNetConfig(size=float("nan"))}, r"network\.size: expected a number, got"),
     ],
-    ids=["name", "class", "stray", "other part", "shared", "name field", "type", "unset", "nan"],
+    ids=[
+        "name",
+        "class",
+        "stray",
+        "other part",
+        "shared",
+        "name field",
+        "type",
+        "unset",
+        "nan",
+    ],
 )
 def test_what_cannot_be_settings_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -207,6 +218,7 @@ def test_what_cannot_be_settings_is_refused(given: Any, message: str) -> None:
     [
         (lambda: PPOConfig(epochs="4"), r"algorithm\.epochs: expected int, got '4'"),
         (lambda: PPOConfig(clip_reward="no"), r"algorithm\.clip_reward: expected .* got 'no'"),
+        (lambda: PlainConfig(size="x"), r"algorithm\.size: expected float, got 'x'"),
         (lambda: PPOConfig(gamma=object()), r"algorithm\.gamma: expected a plain value .* object"),
         (lambda: ActorCriticConfig(recurrent="rnn"), r"network\.recurrent: expected .* got 'rnn'"),
         (lambda: ActorCriticConfig(hidden_sizes=64), r"network\.hidden_sizes: expected .* got 64"),
