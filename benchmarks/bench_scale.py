@@ -49,7 +49,7 @@ from srl.net.peers import Peer, Peers, read_bridge_endpoint, write_peers
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 HOSTS, ROWS, TICKS = 4, 2, 16
 HUB = "hub"
@@ -106,7 +106,7 @@ class Client:
         # An actor's process looks at the slots' memory once; here hundreds of them share one.
         self.writes = copy.copy(first)
         self.writes._writer = index
-        self.writes._memory.open_writers[index] = 1
+        self.writes._queue.open_writers[index] = 1
         self.slot = None
         self.tick = 0
         self.asked = 0.0

@@ -61,7 +61,7 @@ from srl.net.peers import read_peers, write_peers
 from srl.net.sockets import Wire
 from srl.recipes.classic import cartpole
 from srl.services.worker_stats import StatsTable
-from srl.streams.sample_memory import SampleMemory
+from srl.streams.admission import open_queue
 from srl.workers.wiring import Plan
 
 PER_HOST = 100
@@ -391,7 +391,7 @@ def _elsewhere(crowd: Crowd) -> dict[str, float]:
         "address book of a host: ms to write": 1e3 * least(lambda: write_peers(folder, book), 10),
         "address book of a host: ms to read": 1e3 * least(lambda: read_peers(folder), 10),
         "a worker's sample stream, ms to open": 1e3
-        * least(lambda: SampleMemory(stream, crowd.process_table.arena), 3),
+        * least(lambda: open_queue(stream, crowd.process_table.arena), 3),
         "a worker's part of the plan, kB": len(part) / 1e3,
         "a worker's part of the plan, ms to read": 1e3 * least(_reader(part), 5),
         "all of the plan, kB": len(whole) / 1e3,

@@ -24,7 +24,7 @@ from srl.services.parameters import ParameterSpec
 from srl.streams.inference import InferenceSpec, create_inference
 from srl.streams.sample import SampleSink, SampleSpec, Slot, create_sample
 from srl.streams.sample_accounting import StreamAccount
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 if TYPE_CHECKING:
     from hosts import TcpCarrier

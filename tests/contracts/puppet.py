@@ -17,7 +17,7 @@ from srl.data.records import InferenceReply, Snapshot
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.streams.inference import InferenceServer, InferenceSpec
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, TakenFragment
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 WAIT_SECONDS = 120.0
 

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot
-from srl.streams.sample_accounting import StreamAccount, account, reclaim_writer
-from srl.streams.sample_memory import WRITING
+from srl.streams.admission import PolicyAge
+from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, reclaim_writer
+from srl.streams.sample_accounting import StreamAccount, account
+from srl.streams.sample_queue import WRITING
 
 USUAL_SECONDS = 0.1
 
@@ -38,8 +39,10 @@ class Presence:
         self.carrier = carrier
         self.sinks = [SampleSink(spec, carrier.open(p), i) for i, p in enumerate(spec.writers)]
         self.source = SampleSource(spec, carrier.open(spec.readers[0]), 0)
-        self.memory = self.source._memory
-        self.memory.usual[:] = usual
+        admission = self.source._admission
+        assert isinstance(admission, PolicyAge)
+        self.admission, self.queue = admission, admission.queue
+        self.admission.usual[:] = usual
 
     def begin(self, writer: int, version: int = 0) -> Slot:
         slot = claim(self.sinks[writer], version)
@@ -49,9 +52,9 @@ class Presence:
     def pass_time(self, seconds: float, *writers: int) -> None:
         """Lets what writers hold grow old, and the reader look again."""
         for writer in writers:
-            held = (self.memory.status == WRITING) & (self.memory.writer == writer)
-            self.memory.since[held] -= int(seconds * 1e9)
-        self.source._next_look = 0.0
+            held = (self.queue.status == WRITING) & (self.queue.writer == writer)
+            self.admission.since[held] -= int(seconds * 1e9)
+        self.admission._next_look = 0.0
 
     def take(self) -> tuple[int, float] | None:
         item = self.source.take()
@@ -213,14 +216,14 @@ def test_one_fragment_that_took_very_long_changes_little_of_what_is_usual(carrie
         slot = ends.begin(0)
         ends.pass_time(seconds, 0)
         write(slot, 1.0)
-    assert ends.memory.usual[0] == pytest.approx(1.25, rel=0.2)
+    assert ends.admission.usual[0] == pytest.approx(1.25, rel=0.2)
     for _ in range(20):
         slot = ends.begin(0)
         ends.pass_time(5.0, 0)
         write(slot, 1.0)
         ends.take()
         ends.take()
-    assert ends.memory.usual[0] == pytest.approx(5.0, rel=0.2), "it follows what stays so"
+    assert ends.admission.usual[0] == pytest.approx(5.0, rel=0.2), "it follows what stays so"
 
 
 def test_a_writer_that_dies_after_it_was_overdue_leaves_no_number_behind(carrier: Carrier) -> None:

@@ -14,9 +14,9 @@ from srl.bridge.counters import BridgeCounters
 from srl.bridge.messenger import BridgePlan, SampleRoute, WeightsRoute
 from srl.data.records import Snapshot
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
-from srl.streams.sample import SampleSource
-from srl.streams.sample_accounting import account, close_account, propagate_version, sum_accounts
-from srl.streams.sample_memory import SampleMemory
+from srl.streams.admission import open_queue
+from srl.streams.sample import SampleSource, propagate_version
+from srl.streams.sample_accounting import account, close_account, sum_accounts
 
 WAIT_SECONDS = 120.0
 WEIGHTS = ParameterSpec(policy="p", shapes={"w": ((8,), "float32")}, readers=("w0",))
@@ -147,7 +147,7 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         weights=(WeightsRoute(spec=WEIGHTS, trainers=("r0",)),),
     )
     with closing(Hosts(plan, home=("mid",), gpu=("r0",), far=("w0",))) as hosts:
-        memory = SampleMemory(up, hosts["home"].arena)
+        admission = open_queue(up, hosts["home"].arena)
         gpu, wake_pipe = (
             SampleSource(down, hosts["gpu"].arena, 0),
             WakePipe(hosts["home"].folder, "mid"),
@@ -158,21 +158,21 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         writer = hosts["far"].puppet("w0")
         writer("open_sink", spec=plain(up), writer=0)
         writer("claim_soon")
-        memory.next_ticket[0] = memory.open_from[0] = 12
+        admission.queue.next_ticket[0] = admission.open_from[0] = 12
 
         propagate_version(down, [up], hosts["gpu"].arena, version=9)
 
         deadline = time.monotonic() + WAIT_SECONDS
-        while memory.base_version[0] != 9:
+        while admission.base_version[0] != 9:
             assert time.monotonic() < deadline, "never heard"
             wake_pipe.wait(0.02)
-        assert memory.first_ticket[0] == 12
+        assert admission.first_ticket[0] == 12
         # Said once a second, done once.
-        memory.first_ticket[0] = 13
+        admission.first_ticket[0] = 13
         received = hosts["home"].counters()["received_messages"]
         while hosts["home"].counters()["received_messages"] < received + 3:
             wake_pipe.wait(0.05)
-        assert memory.first_ticket[0] == 13
+        assert admission.first_ticket[0] == 13
         # A bridge that takes another's place is told once more of what that one has done.
         home = hosts["home"]
         home.process.kill()
@@ -183,5 +183,5 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         hosts.tell()
         while home.counters()["received_messages"] < 6:
             wake_pipe.wait(0.05)
-        assert memory.first_ticket[0] == 13
+        assert admission.first_ticket[0] == 13
         wake_pipe.close()

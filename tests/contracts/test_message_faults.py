@@ -21,8 +21,8 @@ from srl.net.links import Links
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.services.trainer_table import BatchNumbers, TrainerTable
 from srl.streams.inference import InferenceClient, InferenceServer
-from srl.streams.sample import SampleSink, SampleSource, Slot
-from srl.streams.sample_accounting import account, reclaim_writer
+from srl.streams.sample import SampleSink, SampleSource, Slot, reclaim_writer
+from srl.streams.sample_accounting import account
 
 FAULTS = ("drop", "double", "delay", "cut")
 MOST_SECONDS = 15.0

@@ -29,7 +29,7 @@ def test_a_writers_host_that_becomes_the_owner_numbers_what_is_being_written_ane
 
     granted_stream.take_over(newest_version=5)
 
-    assert granted_stream.memory.base_version[0] == 5, "next come newer weights"
+    assert granted_stream._admission.base_version[0] == 5, "next come newer weights"
     assert wake_pipe.wait(0.0), "who waited for the old owner looks anew"
     source = SampleSource(spec, shm.open("r0"), 0)
     assert source.take() is None, "what was for the old owner is gone with its numbers"

@@ -21,9 +21,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from srl.streams.sample import SampleSink, SampleSource, SampleSpec, TakenFragment
-from srl.streams.sample_accounting import account, reclaim_reader
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample import (
+    SampleSink,
+    SampleSource,
+    SampleSpec,
+    TakenFragment,
+    reclaim_reader,
+)
+from srl.streams.sample_accounting import account
+from srl.streams.sample_queue import FragmentInfo
 
 
 def ordered_spec(**changes: Any) -> SampleSpec:

@@ -16,8 +16,10 @@ from srl.streams.sample import (
     SampleSink,
     SampleSource,
     create_sample,
+    reclaim_reader,
+    reclaim_writer,
 )
-from srl.streams.sample_accounting import account, reclaim_reader, reclaim_writer
+from srl.streams.sample_accounting import account
 
 
 def test_a_slot_takes_memory_when_it_is_first_used(shm: ShmCarrier) -> None:
@@ -197,9 +199,9 @@ from pathlib import Path
 import msgspec
 from srl.arena.shm import ShmArena
 from srl.streams.sample import SampleSpec
-from srl.streams.sample_memory import SampleMemory
+from srl.streams.admission import open_queue
 spec = msgspec.json.decode(sys.argv[2], type=SampleSpec)
-waiting = SampleMemory(spec, ShmArena(Path(sys.argv[1]), "w")).waiting_writers
+waiting = open_queue(spec, ShmArena(Path(sys.argv[1]), "w")).queue.waiting_writers
 print("ready", flush=True)
 while True:
     waiting ^= 1

@@ -24,14 +24,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from srl.errors import ConfigError, StreamError
-from srl.streams import sample_claims
+from srl.streams.admission import PolicyAge
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
     SampleSpec,
+    reclaim_reader,
+    reclaim_writer,
 )
-from srl.streams.sample_accounting import account, reclaim_reader, reclaim_writer
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_accounting import account
+from srl.streams.sample_queue import FragmentInfo, SampleQueue
 
 
 def open_all(spec: SampleSpec, carrier: Carrier) -> tuple[list[SampleSink], list[SampleSource]]:
@@ -404,9 +406,11 @@ def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
     if given_back:
         assert claim(dies, 0) is not None
         reclaim_writer(spec, controller, 0)
-    before = dies._memory.next_ticket.copy(), dies._memory.num_returned.copy()
+    queue, admission = dies._queue, dies._admission
+    assert isinstance(admission, PolicyAge)
+    before = queue.next_ticket.copy(), admission.num_returned.copy()
     assert claim(dies, 0) is not None
-    dies._memory.next_ticket[:], dies._memory.num_returned[:] = before
+    queue.next_ticket[:], admission.num_returned[:] = before
     if reclaim_first:
         assert reclaim_writer(spec, controller, 0) == 1
     slot = claim(lives, 0)
@@ -445,7 +449,7 @@ def test_a_writer_that_dies_in_a_commit_has_produced_nothing(
     torn = claim(dies, 0)
     assert torn is not None
     with monkeypatch.context() as patch:
-        patch.setattr(sample_claims, "_update_usual", die)
+        patch.setattr(SampleQueue, "hand_over", die)
         with pytest.raises(_Killed):
             write(torn, 2.0)
     assert reclaim_writer(spec, local.open("controller"), 0) == 1
@@ -471,7 +475,7 @@ def test_a_writer_that_dies_at_the_end_of_a_commit_has_produced_its_fragment(
     slot = claim(dies, 0)
     assert slot is not None
     write(slot, 1.0)
-    dies._memory.committing[0] = slot.index + 1
+    dies._queue.committing[0] = slot.index + 1
     item = source.take()
     assert item is not None
     item.release()

@@ -30,7 +30,7 @@ from srl.net.keys import new_pair
 from srl.streams.inference import InferenceClient, InferenceServer
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_accounting import account
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 
 class Run:

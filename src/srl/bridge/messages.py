@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from srl.data.counts import Count, Natural, Version
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 MAX_SLOTS = 1024
 """Largest number of slots in one request or reply."""

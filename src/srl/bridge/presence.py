@@ -15,9 +15,8 @@ from srl.bridge.parameters import WeightsReceiver, WeightsSender
 from srl.bridge.samples import FragmentSender
 from srl.errors import SpecError
 from srl.services.parameters import ParameterWriter
+from srl.streams.admission import open_queue
 from srl.streams.inference import InferenceMemory
-from srl.streams.sample_accounting import count_anew
-from srl.streams.sample_memory import SampleMemory
 
 STATUS_SECONDS = 1.0
 """How often everything is sent again, whether it has changed or not."""
@@ -38,7 +37,7 @@ class Presence:
         self._arena = arena
         self._messenger = messenger
         self._inference = [InferenceMemory(spec, arena) for spec in messenger.plan.inference]
-        self._samples = [SampleMemory(stream.spec, arena) for stream in messenger.plan.samples]
+        self._samples = [open_queue(stream.spec, arena) for stream in messenger.plan.samples]
         self._parameters = [ParameterWriter(one.spec, arena) for one in messenger.plan.weights]
         self._fragment_sender = fragment_sender
         self._weights_sender = weights_sender
@@ -60,13 +59,14 @@ class Presence:
         self._done_requests = {
             key: asked for key, asked in self._done_requests.items() if key[0] not in gone
         }
-        for memory, stream in zip(self._samples, self._messenger.plan.samples, strict=True):
-            if memory.granted[0]:
+        for admission in self._samples:
+            queue = admission.queue
+            if queue.granted[0]:
                 continue
-            for writer, process in enumerate(stream.spec.writers):
+            for writer, process in enumerate(queue.spec.writers):
                 was_there = self._messenger.former_homes.get(process) in gone
-                if memory.open_writers[writer] == OPEN and was_there:
-                    memory.open_writers[writer] = 0
+                if queue.open_writers[writer] == OPEN and was_there:
+                    queue.open_writers[writer] = 0
 
     def turn(self, now: float) -> None:
         """Sends changes at once, and everything once a second."""
@@ -89,13 +89,15 @@ class Presence:
         """The state whose changes are sent at once, as bytes to compare."""
         parts = [host.encode() for host in self._messenger.known_hosts]
         parts += [memory.open_clients.tobytes() for memory in self._inference]
-        for memory in self._samples:
-            states = memory.open_writers.tobytes()
-            numbers = (memory.open_readers, memory.base_version, memory.first_ticket, memory.anew)
+        for admission in self._samples:
+            queue = admission.queue
+            states = queue.open_writers.tobytes()
+            versions = (admission.base_version, admission.first_ticket, admission.anew)
+            numbers = (queue.open_readers, *versions)
             parts += [states, *(array.tobytes() for array in numbers)]
             if LEFT in states:
                 # A writer counts as left only when all of its fragments have arrived.
-                parts.append(memory.status.tobytes())
+                parts.append(queue.status.tobytes())
         parts += [b"%d" % part.version for part in self._weights_receiver]
         return b"/".join(parts)
 
@@ -108,15 +110,15 @@ class Presence:
             if host in messenger.hosts(spec.servers)
         }
         writers, readers, accounts, anew = {}, {}, {}, {}
-        for number, (memory, stream) in enumerate(zip(self._samples, plan.samples, strict=True)):
-            spec = stream.spec
+        for number, admission in enumerate(self._samples):
+            spec, queue = admission.spec, admission.queue
             if messenger.peers.hosts_of(spec.readers)[:1] == (host,):
                 writers[number] = {i: self._writer(number, i) for i in here(spec.writers)}
-                if memory.anew[0]:
-                    anew[number] = tuple(int(cell) for cell in memory.anew)
+                if admission.anew[0]:
+                    anew[number] = tuple(int(cell) for cell in admission.anew)
             if host in messenger.hosts(spec.writers) and here(spec.readers):
-                readers[number] = {i: int(memory.open_readers[i]) for i in here(spec.readers)}
-                numbers = (memory.base_version, memory.first_ticket, memory.next_ticket)
+                readers[number] = {i: int(queue.open_readers[i]) for i in here(spec.readers)}
+                numbers = (admission.base_version, admission.first_ticket, queue.next_ticket)
                 accounts[number] = tuple(int(array[0]) for array in numbers)
         reporting = {
             n: part for n, part in enumerate(self._weights_receiver) if host in part.reports_to
@@ -128,7 +130,7 @@ class Presence:
         )  # fmt: skip
 
     def _writer(self, number: int, writer: int) -> int:
-        state = int(self._samples[number].open_writers[writer])
+        state = int(self._samples[number].queue.open_writers[writer])
         is_sending = state == LEFT and self._fragment_sender[number].holds_of(writer)
         return OPEN if is_sending else state
 
@@ -163,12 +165,12 @@ class Presence:
     def _mirror_writers(self, host: str, number: int, states: dict[int, int]) -> None:
         spec = one_of(self._messenger.plan.samples, number).spec
         self._check(host, spec.writers, states)
-        memory = self._samples[number]
-        changed = {i: s for i, s in states.items() if memory.open_writers[i] != s}
-        if memory.granted[0] or not changed:
+        queue = self._samples[number].queue
+        changed = {i: s for i, s in states.items() if queue.open_writers[i] != s}
+        if queue.granted[0] or not changed:
             return
         for writer, state in changed.items():
-            memory.open_writers[writer] = state
+            queue.open_writers[writer] = state
         if LEFT in changed.values():
             self._arena.wake(*spec.readers)
 
@@ -179,28 +181,31 @@ class Presence:
         if not states:
             raise SpecError(f"status: {host} reports on stream {number}, but runs no reader of it.")
         self._check(host, spec.readers, states)
-        memory = self._samples[number]
-        if not memory.granted[0]:
+        admission = self._samples[number]
+        queue, first_ticket = admission.queue, admission.first_ticket
+        if not queue.granted[0]:
             return
-        before = (memory.open_readers.tobytes(), memory.first_ticket.tobytes())
+        before = (queue.open_readers.tobytes(), first_ticket.tobytes())
         for reader, state in states.items():
-            memory.open_readers[reader] = state
+            queue.open_readers[reader] = state
         if accounts is not None:
-            memory.base_version[0], memory.first_ticket[0], memory.next_ticket[0] = accounts
-        if (memory.open_readers.tobytes(), memory.first_ticket.tobytes()) != before:
+            admission.base_version[0], first_ticket[0], queue.next_ticket[0] = accounts
+        if (queue.open_readers.tobytes(), first_ticket.tobytes()) != before:
             self._arena.wake(*spec.writers)
 
     def _count_anew(self, host: str, number: int, times: int, version: int, under_way: int) -> None:
         spec = one_of(self._messenger.plan.samples, number).spec
-        memory = self._samples[number]
-        if memory.granted[0] or self._done_requests.get((host, number), 0) >= times:
+        admission = self._samples[number]
+        if admission.queue.granted[0] or self._done_requests.get((host, number), 0) >= times:
             return
         self._done_requests[host, number] = times
         # A new owner, or a new bridge of the same owner, also hears of requests that are done.
         request = [times, version, under_way]
-        if version >= memory.base_version[0] and memory.anew.tolist() != request:
-            count_anew(spec, self._arena, version, under_way)
-            memory.anew[:] = request
+        if version >= admission.base_version[0] and admission.anew.tolist() != request:
+            with admission.queue.lock():
+                admission.count_anew(version, under_way)
+            admission.anew[:] = request
+            self._arena.wake(*spec.writers)
 
     def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
         for index in states:

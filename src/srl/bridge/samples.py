@@ -31,7 +31,7 @@ from srl.net.framing import Body
 from srl.services.parameters import ParameterReader
 from srl.streams.remote_slots import GrantedStream, GrantingStream
 from srl.streams.sample import SampleSpec
-from srl.streams.sample_memory import LOST, READY
+from srl.streams.sample_queue import LOST, READY
 
 ASK_SECONDS = 1.0
 """How often the request for a waiting writer is sent again."""
@@ -146,9 +146,9 @@ class FragmentSender:
     def _send(self, lease: int, remote_slot: _RemoteSlot, status: int, now: float) -> None:
         if remote_slot.is_told and now < remote_slot.timer.due:
             return
-        memory, slot, messenger = self._end.memory, remote_slot.slot, self._messenger
+        queue, slot, messenger = self._end.queue, remote_slot.slot, self._messenger
         if status == READY:
-            info = memory.info(slot)
+            info = queue.info(slot)
             full = info.length == self._spec.record.capacity
             whole = full and not messenger.packs(self._owner)
             message = Fragment(self._number, lease, info, whole)

@@ -8,7 +8,7 @@ from srl.data.records import Trajectory
 from srl.data.trajectory import copy_trajectory
 from srl.graph import Graph, WorkerGroup
 from srl.streams.sample import Slot
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 

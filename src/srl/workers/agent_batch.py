@@ -15,7 +15,7 @@ from srl.data.tree import Tree, leaves, tree_map
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink, Slot
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 
 
 class EndedEpisodes(NamedTuple):

@@ -17,7 +17,7 @@ import numpy as np
 from srl.data.tree import Tree
 from srl.datasets.steps import RecordedSteps
 from srl.streams.sample import SampleSink
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 

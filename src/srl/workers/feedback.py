@@ -10,7 +10,7 @@ from srl.data.replay import shard_of
 from srl.data.tree import Tree
 from srl.errors import LearnError
 from srl.streams.sample import SampleSink
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context
 
 

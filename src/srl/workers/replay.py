@@ -18,7 +18,7 @@ from srl.data.replay import Replay, key_base, replay_bytes, replay_capacity
 from srl.data.samplers import sampler_maker
 from srl.settings import convert
 from srl.streams.sample import SampleSink, SampleSource
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context, SamplePlan, WorkerPlan
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 

@@ -33,8 +33,7 @@ from srl.services.messages import Note, Update
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterWriter
 from srl.services.trainer_table import BatchNumbers, RankProgress
-from srl.streams.sample import SampleSource
-from srl.streams.sample_accounting import propagate_version
+from srl.streams.sample import SampleSource, propagate_version
 from srl.workers.age_check import AgeCheck
 from srl.workers.feedback import Feedback
 from srl.workers.trainer_group import TrainerGroup

@@ -8,7 +8,7 @@ from srl.services.metric_table import METRICS
 from srl.services.metrics import Collector, LoggingConfig
 from srl.services.tensorboard import tag
 from srl.services.worker_times import WorkerTimes
-from srl.streams.sample_memory import DROP_REASONS
+from srl.streams.sample_queue import DROP_REASONS
 
 NAMES = MetricNames({"red": ("tank_*", "jet_*"), "blue": ("b",)}, ["red", "blue"])
 DECLARED = [re.sub(r"<\w+>", ".+", re.escape(name)) for name in METRICS]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from srl.streams.sample_order import put_back
+from srl.streams.admission import PolicyAge
 
 
 class Watched:
@@ -32,14 +32,16 @@ def test_no_ticket_is_lost_by_who_dies_over_it(old: list[int], new: list[int]) -
     seen: list[set[int]] = []
 
     def note() -> None:
-        seen.append(set(memory.returned.values[: int(memory.num_returned.values[0])].tolist()))
+        seen.append(
+            set(admission.returned.values[: int(admission.num_returned.values[0])].tolist())
+        )
 
-    memory: Any = SimpleNamespace(
+    admission: Any = SimpleNamespace(
         returned=Watched(np.array([*old, *[-7] * (12 - len(old))]), note),
         num_returned=Watched(np.array([len(old)]), note),
-        next_ticket=np.array([20]),
+        queue=SimpleNamespace(next_ticket=np.array([20])),
     )
-    put_back(memory, np.array(new))
+    PolicyAge.put_back(admission, np.array(new))
     assert all(found >= set(old) for found in seen), seen
-    count = int(memory.num_returned.values[0])
-    assert memory.returned.values[:count].tolist() == sorted({*old, *new}, reverse=True)
+    count = int(admission.num_returned.values[0])
+    assert admission.returned.values[:count].tolist() == sorted({*old, *new}, reverse=True)

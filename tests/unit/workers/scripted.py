@@ -30,7 +30,7 @@ from srl.streams.inference import (
     create_inference,
 )
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.actor import ActorWorker, Group
 from srl.workers.agent_batch import AgentBatch
 from srl.workers.worker import Wait

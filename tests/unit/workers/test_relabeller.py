@@ -19,7 +19,7 @@ from srl.services.metrics_client import InlineMetrics
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, create_sample
 from srl.streams.sample_accounting import account
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.actor import ActorConfig
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context

@@ -18,7 +18,7 @@ from srl.errors import ConfigError, LearnError
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec
 from srl.streams.sample_accounting import account
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.feedback import Feedback
 from srl.workers.replay import ReplayWorker
 from srl.workers.worker import DONE, MADE, Wait

@@ -16,9 +16,10 @@ from srl.services.messages import Note
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
 from srl.services.trainer_table import RankProgress
 from srl.services.worker_stats import StatsTable
+from srl.streams.admission import open_queue
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, create_sample
 from srl.streams.sample_accounting import account
-from srl.streams.sample_memory import FragmentInfo, SampleMemory
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.age_check import AgeCheck
 from srl.workers.feedback import Feedback
 from srl.workers.trainer import TrainerWorker
@@ -164,13 +165,13 @@ def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None
 
 def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:
     bench = Bench()
-    memory = SampleMemory(SAMPLES, bench.arena)
-    memory.granted[0] = 1
+    queue = open_queue(SAMPLES, bench.arena).queue
+    queue.granted[0] = 1
     trainer = bench.trainer()
     assert isinstance(trainer.step(), Wait)
     assert bench.newest.version == -1
     assert not trainer.settled
-    memory.granted[0] = 0
+    queue.granted[0] = 0
     assert trainer.step() is MADE
     assert trainer.settled
 

@@ -8,7 +8,7 @@ from test_trainer_numbers import SAMPLES, TRAJECTORY, Bench
 
 from srl.algorithms.collective import Collective, CollectiveBroken
 from srl.streams.sample import SampleSink
-from srl.streams.sample_memory import FragmentInfo
+from srl.streams.sample_queue import FragmentInfo
 from srl.workers.trainer import TrainerWorker
 from srl.workers.worker import DONE, MADE, Wait
 

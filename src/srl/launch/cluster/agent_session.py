@@ -41,10 +41,11 @@ from srl.launch.run.liveness import SILENT_SECONDS
 from srl.net.peers import Peers
 from srl.services.metrics_client import MetricsServer
 from srl.services.worker_stats import StatsTable
+from srl.streams.admission import open_queue
 from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
 from srl.streams.sample_accounting import StreamAccount, read_account
-from srl.streams.sample_memory import SampleMemory
+from srl.streams.sample_queue import SampleQueue
 from srl.workers.wiring import Plan, WorkerPlan
 
 BEAT_SECONDS = 0.25
@@ -73,7 +74,7 @@ class AgentSession:
         self._server = MetricsServer(self.folder.path)
         self._stats_table: StatsTable | None = None
         self._members: dict[str, list[WorkerPlan]] = {}
-        self._samples: dict[str, SampleMemory] = {}
+        self._samples: dict[str, SampleQueue] = {}
         self._next_beat = 0.0
         self._beats_at_once = False
         self._ending = False
@@ -118,7 +119,7 @@ class AgentSession:
             if stream.carrier != "inline":
                 # Another host grants the slots, until the bridge learns that the readers are here.
                 create_sample(stream.spec, self._arena, granted=True)
-                self._samples[name] = SampleMemory(stream.spec, self._arena)
+                self._samples[name] = open_queue(stream.spec, self._arena).queue
         self._node.attach(plan, brief.run_dir, lazy=True, address=self._bind)
         self._supervisor.start(plan, self._bind, self._port)
         probe = ""

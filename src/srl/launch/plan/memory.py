@@ -7,8 +7,9 @@ from pathlib import Path
 
 from srl.errors import RunError
 from srl.services.parameters import parameter_bytes
+from srl.streams.admission import sample_bytes
 from srl.streams.inference import inference_bytes
-from srl.streams.sample_memory import SETTINGS, sample_bytes
+from srl.streams.sample_queue import SETTINGS
 from srl.workers.wiring import Plan
 
 BATCHES = 2
