@@ -67,6 +67,9 @@ class HideAndSeekConfig:
     """A team that spawns together is within this distance of its first member, in whole cells."""
     box_door_distance: float = 0.0
     """Least distance of a box's centre to the middle of every door at the start."""
+    boxes_near_door: float = 0.0
+    """A curriculum for training: share of episodes in which each box starts between a door's middle
+    and the place that it would have otherwise, at a uniformly drawn part of the way."""
 
     horizon: int = 240
     """Steps of an episode."""
@@ -102,6 +105,8 @@ class HideAndSeekConfig:
     """Choices of each of the three forces, evenly spaced; odd, so that the middle one is none."""
     show_box_size: bool = True
     """Whether box observations have the boxes' sizes (and ramp observations zeros there)."""
+    show_doors: bool = False
+    """Whether agents observe where the doors are: middle and direction, always visible."""
     original_observation: bool = False
     """The original's quirks: positions of corners instead of centres (also in the cone test), and
     the raw angle of agents instead of its cosine and sine."""
@@ -136,7 +141,7 @@ class HideAndSeekConfig:
         for name, low in least.items():
             if not getattr(self, name) >= low:
                 raise _wrong(name, f"at least {low}", getattr(self, name))
-        for name in ("outer_walls", "door_dropout", "preparation"):
+        for name in ("outer_walls", "door_dropout", "preparation", "boxes_near_door"):
             if not 0 <= getattr(self, name) <= 1:
                 raise _wrong(name, "a number from 0 to 1", getattr(self, name))
         if self.preparation == 1:
@@ -246,7 +251,16 @@ QUADRANT = HideAndSeekConfig(
 )
 _PLANAR = PhysicsConfig(wall_friction=0.01, planar=True, timestep=0.0125, substeps=6)
 _CHASE = dataclasses.replace(
-    QUADRANT, hiders=(1, 1), seekers=(1, 1), boxes=(0, 0), ramps=0, lidar_rays=16, physics=_PLANAR
+    QUADRANT,
+    hiders=(1, 1),
+    seekers=(1, 1),
+    boxes=(0, 0),
+    ramps=0,
+    horizon=60,
+    lidar_rays=0,
+    show_doors=True,
+    action_levels=5,
+    physics=_PLANAR,
 )
 _FORT = dataclasses.replace(
     _CHASE, boxes=(1, 1), door_dropout=1.0, hiders_spawn="room", box_door_distance=1.0

@@ -19,12 +19,15 @@ _TRIES = 50
 
 def max_pieces(config: HideAndSeekConfig) -> int:
     """Most wall pieces that a layout of these settings has."""
-    return OUTER_PIECES + 2 * max_doors(config)
+    walls = 2 if config.layout == "quadrant" else config.rooms[1] - 1
+    return OUTER_PIECES + walls + max_doors(config)
 
 
 def max_doors(config: HideAndSeekConfig) -> int:
     """Most doors that a layout of these settings has."""
-    return 2 if config.layout == "quadrant" else config.rooms[1] - 1
+    if config.layout == "quadrant":
+        return 1 if config.door_dropout == 1 else 2
+    return config.rooms[1] - 1
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from srl.envs.hide_and_seek.config import HideAndSeekConfig
 from srl.envs.hide_and_seek.interaction import Interaction
+from srl.envs.hide_and_seek.layout import max_doors
 from srl.envs.hide_and_seek.sight import Sight, other_bodies
 from srl.envs.hide_and_seek.worlds import Worlds
 
@@ -28,6 +29,10 @@ def observation_space(config: HideAndSeekConfig) -> spaces.Dict:
             found[kind] = _box(count, sizes[kind])
             found[f"{kind}_visible"] = spaces.MultiBinary(count)
             found[f"{kind}_exist"] = spaces.MultiBinary(count)
+    doors = max_doors(config)
+    if config.show_doors and doors:
+        found["doors"] = _box(doors, 4)
+        found["doors_visible"] = found["doors_exist"] = spaces.MultiBinary(doors)
     return spaces.Dict(found)
 
 
@@ -84,6 +89,10 @@ class Observation:
             if kind == "boxes" or self._config.lockable_ramps:
                 array[..., -3:] = locked[:, :, which]
         self._write_masks()
+        if "doors" in arrays:
+            arrays["doors"][:] = self._worlds.door_places[:, None]
+            for mask in ("doors_visible", "doors_exist"):
+                arrays[mask][:] = self._worlds.doors[:, None, :, 0] >= 0
         missing = ~self._worlds.present[:, :agents]
         if missing.any():
             for array in arrays.values():

@@ -79,9 +79,14 @@ class _Placement:
         number = int(random.integers(config.boxes[0], config.boxes[1] + 1))
         self._draw_long(number, sizes)
         where = self._quarter(config.boxes_spawn)
+        # No number is drawn where there is no curriculum: seeds give the same episodes as before.
+        near = 0 < config.boxes_near_door > random.random()
+        away = self._layout.door_middles if config.box_door_distance and not near else None
         for index in range(number):
-            away = self._layout.door_middles if config.box_door_distance else None
             boxes[index] = self._place("a box", tuple(sizes[index]), where, None, away)
+            if near and len(self._layout.door_middles):
+                taken = np.concatenate([agents, boxes[:index]])
+                boxes[index] = self._towards_door(boxes[index], sizes[index], taken)
         ramps = np.empty((config.ramps, 2))
         for index in range(config.ramps):
             ramps[index] = self._place("a ramp", (physics.ramp_size, physics.ramp_size), None)
@@ -97,6 +102,22 @@ class _Placement:
         length, width, _ = config.physics.long_box_size
         sizes[:along_x] = (length, width)
         sizes[along_x:long] = (width, length)
+
+    def _towards_door(self, place: np.ndarray, size: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        """A random point between a door's middle and a place, where a box touches nothing.
+
+        `taken` are the centres of agents and other boxes, each of which needs half a box's size.
+        """
+        doors, walls = self._layout.door_middles, self._layout.pieces
+        door = doors[int(self._random.integers(len(doors)))]
+        for _ in range(_OBJECT_TRIES):
+            point = door + self._random.random() * (place - door)
+            apart = (np.abs(walls[:, :2] - point) > walls[:, 2:] + size / 2).any(1)
+            apart |= walls[:, 2] == 0
+            alone = ~(np.abs(taken - point) < size).all(1)
+            if apart.all() and alone.all():
+                return np.asarray(point)
+        return place
 
     def _quarter(self, spawn: str) -> np.ndarray | None:
         """The cells in which a kind of object may spawn, or None for all."""

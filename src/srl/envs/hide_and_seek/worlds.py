@@ -44,6 +44,8 @@ class Worlds:
         before the first episode."""
         self.doors = np.full((num_worlds, max_doors(scene.config), 2), -1)
         """int [worlds, doors, 2]: the two pieces beside each door, or -1."""
+        self.door_places = np.zeros((*self.doors.shape[:2], 4))
+        """float [worlds, doors, 4]: the middle of each door and its direction; zeros for none."""
         self.active = np.zeros((num_worlds, scene.model.neq), bool)
         """bool [worlds, equalities]: which grips and locks hold."""
         self.broken = np.zeros(num_worlds, bool)
@@ -109,7 +111,7 @@ class Worlds:
         self._set_walls(index, start.layout.pieces)
         self._set_boxes(index, start.box_sizes)
         self._set_present(index, present)
-        self.doors[index] = start.layout.doors
+        self._set_doors(index, start.layout.doors)
         parked = np.flatnonzero(~present)
         centres[parked] = _PARKING
         centres[parked, 0] -= _PARKING_STEP * parked
@@ -149,6 +151,18 @@ class Worlds:
         sizes = np.where(there[:, None], pieces[:, 2:], 1.0)
         self._resize(model, geoms, np.column_stack([sizes, heights]))
         self._switch(model, geoms, bodies, there, WALL_GROUP)
+
+    def _set_doors(self, index: int, doors: np.ndarray) -> None:
+        """Says which walls are beside doors, and computes the doors' places from theirs."""
+        self.doors[index] = doors
+        self.door_places[index] = 0.0
+        for place, pieces in zip(self.door_places[index], doors, strict=True):
+            if pieces[0] >= 0:
+                (*one, half_x, half_y), (*other, end_x, end_y) = self.walls[index, pieces]
+                along = np.array((half_x, half_y)) > np.array((half_y, half_x))
+                first = one + along * (half_x, half_y)
+                second = other - along * (end_x, end_y)
+                place[:2], place[2:] = (first + second) / 2, along
 
     def _set_boxes(self, index: int, sizes: np.ndarray) -> None:
         model, scene = self.models[index], self.scene
@@ -224,7 +238,7 @@ class Worlds:
             self._set_walls(index, state["walls"][index])
             self._set_boxes(index, state["box_sizes"][index])
             self._set_present(index, state["present"][index])
-            self.doors[index] = state["doors"][index]
+            self._set_doors(index, state["doors"][index])
             model.eq_data[:] = state["equality"][index]
             model.eq_obj2id[:] = state["equality_body"][index]
         self.qpos[:], self.qvel[:] = state["qpos"], state["qvel"]

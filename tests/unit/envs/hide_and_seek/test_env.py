@@ -15,7 +15,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from srl.data.tree import leaves
 from srl.envs.hide_and_seek import VARIANTS, HideAndSeek, variant
-from srl.envs.hide_and_seek.game import Game
+from srl.envs.hide_and_seek.game import Game, action_space
 from srl.envs.hide_and_seek.placement import EpisodeStart, draw_start
 
 SHORT = {"horizon": 12}
@@ -76,7 +76,7 @@ def test_random_episodes_stay_finite_and_inside(name: str, wanted: int) -> None:
     for world in range(5):
         game.seed(world, world)
     game.reset(list(range(5)))
-    nvec = (11, 11, 11, 2, 2)
+    nvec = action_space(game.config).nvec
     episodes, highest = 0, 0.0
     while episodes < wanted:
         game.tick(random.integers(0, nvec, (5, game.config.num_agents, 5)))

@@ -128,6 +128,27 @@ def test_fort_begins_with_hider_and_box_inside_and_the_box_away_from_the_door() 
         assert np.hypot(*(start.boxes[0] - door)) >= 1.0
 
 
+def test_curriculum_starts_boxes_on_the_way_to_the_door() -> None:
+    random = np.random.default_rng(0)
+    config = variant("hide_and_seek_fort", boxes_near_door=1.0)
+    away = []
+    for _ in range(60):
+        start = draw_start(config, random)
+        shapes = footprints(config, start)
+        walls = int((start.layout.pieces[:, 2] > 0).sum())
+        apart = distances(shapes)
+        apart[:walls, :walls] = 1.0
+        np.fill_diagonal(apart, 1.0)
+        assert apart.min() > 0, "nothing overlaps"
+        away.append(np.hypot(*(start.boxes[0] - start.layout.door_middles[0])))
+    assert min(away) < 0.3
+    assert np.mean(np.array(away) < 1.0) > 0.3
+    usual = variant("hide_and_seek_fort", boxes_near_door=0.3)
+    starts = [draw_start(usual, random) for _ in range(100)]
+    near = [np.hypot(*(s.boxes[0] - s.layout.door_middles[0])) < 1.0 for s in starts]
+    assert 5 < sum(near) < 35, "the others are at least a metre away"
+
+
 def test_scaled_maps_keep_objects_and_grow_the_rest() -> None:
     for scale, steps in ((1.5, 360), (2.0, 480)):
         config = variant("hide_and_seek", scale=scale)

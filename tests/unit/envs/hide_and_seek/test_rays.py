@@ -10,7 +10,7 @@ pytest.importorskip("mujoco")
 import mujoco
 
 from srl.envs.hide_and_seek import variant
-from srl.envs.hide_and_seek.game import Game
+from srl.envs.hide_and_seek.game import Game, action_space
 from srl.envs.hide_and_seek.rays import directed
 from srl.envs.hide_and_seek.scene import BODY_GROUP, WALL_GROUP
 
@@ -24,8 +24,9 @@ def test_hits_are_those_of_mujoco(name: str) -> None:
         game.seed(world, world)
     game.reset(list(range(worlds)))
     agents = game.config.num_agents
+    nvec = action_space(game.config).nvec
     for _ in range(15):
-        game.tick(random.integers(0, (11, 11, 11, 2, 2), (worlds, agents, 5)))
+        game.tick(random.integers(0, nvec, (worlds, agents, 5)))
     if name == "hide_and_seek":
         # Some agents stand on boxes, from where they see over walls and down on ramps.
         game.worlds.qpos[:, 0, 2] = 0.65
