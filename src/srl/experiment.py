@@ -195,6 +195,7 @@ ALGORITHM_FREE = frozenset(
         *("trainer", "actor.count", "actor.groups", "actor.keep_core", "env.threads"),
         *("env.step_timeout_seconds", "env.reset_timeout_seconds", "resources", "ray", "slurm"),
         *("pack_pixels", "bridge_port", "network.kernels", "policies.*.network.kernels"),
+        *("algorithm.replay_beside_trainer", "policies.*.algorithm.replay_beside_trainer"),
     }
 )
 """Settings that may change when a run is resumed, because they do not change what is learned. `*`

@@ -252,10 +252,9 @@ def check_graph(graph: Graph) -> None:
         for stream in (*group.reads, *group.writes):
             if stream not in graph.streams:
                 raise ConfigError(f"graph: {name!r} uses stream {stream!r}, which is not declared.")
-        if group.beside and group.beside not in graph.workers:
-            raise ConfigError(f"graph: {name!r} is beside {group.beside!r}, which does not exist.")
         if group.count < 1:
             raise ConfigError(f"graph: {name!r} expects at least 1 worker, got {group.count}.")
+        _check_beside(graph, name, group)
         written = [graph.streams[stream].policy for stream in group.writes]
         twice = [policy for policy in group.requests if written.count(policy) > 1]
         if twice:
@@ -287,6 +286,25 @@ def check_graph(graph: Graph) -> None:
             )
     _check_order(graph)
     _check_policies(graph)
+
+
+def _check_beside(graph: Graph, name: str, group: WorkerGroup) -> None:
+    """Raises unless each worker of a group has a worker in whose process it can be."""
+    if not group.beside:
+        return
+    other = graph.workers.get(group.beside)
+    if other is None:
+        raise ConfigError(f"graph: {name!r} is beside {group.beside!r}, which does not exist.")
+    if other.beside:
+        raise ConfigError(
+            f"graph: {name!r} is beside {group.beside!r}, which is beside {other.beside!r} itself. "
+            "Name that group instead."
+        )
+    if group.capacity > other.capacity:
+        raise ConfigError(
+            f"graph: {name!r} expects at most as many workers as {group.beside!r} has, because "
+            f"each is in the process of one of them, got {group.capacity} and {other.capacity}."
+        )
 
 
 def _check_order(graph: Graph) -> None:

@@ -61,6 +61,32 @@ def test_workers_of_every_kind_may_be_killed(start: Start, workers: int) -> None
     assert training.survivors() == []
 
 
+def test_a_replay_beside_its_trainer_dies_with_it_and_both_go_on(start: Start) -> None:
+    training = start(
+        "CartPole-v1", "--algorithm", "dqn", "--layout", "shared", "--steps", "1e9",
+        "--set", "algorithm.replay_beside_trainer=true", "--set", "algorithm.replay=prioritized",
+        "--set", "logging.interval_seconds=0.1", "--set", "checkpoint.every_seconds=1",
+    )  # fmt: skip
+    training.wait_for_updates(5)
+    assert sorted(training.workers()) == ["actor-0", "policy-0", "trainer-0"]
+    for _ in range(2):
+        worker = training.workers()["trainer-0"]
+        pid = worker.pid
+        worker.kill()
+
+        def replaced(pid: int = pid) -> bool:
+            training.check_running()
+            worker = training.workers().get("trainer-0")
+            return worker is not None and worker.pid != pid
+
+        wait_for(replaced, "another trainer with its replay")
+        training.wait_for_updates(5)
+    assert training.stop(signal.SIGINT) == 130
+    assert set(accounts(training.run_dir)) == {"default", "default/replay", "default/priorities"}
+    assert_books_add_up(training.run_dir)
+    assert training.survivors() == []
+
+
 def test_a_stopped_run_goes_on_with_what_it_has_learned(start: Start) -> None:
     first = start("CartPole-v1", *DQN, "--layout", "inline", "--steps", "1e9")
     first.wait_for_updates(20)

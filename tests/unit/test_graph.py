@@ -84,6 +84,15 @@ def test_a_supply_keeps_actors_that_others_learn_from() -> None:
     [
         (graph(w=worker(reads=("b",))), "uses stream 'b', which is not declared"),
         (graph(w=worker(beside="b")), "is beside 'b', which does not exist"),
+        (
+            graph(w=worker(beside="trainer", count=2, max_count=3)),
+            "at most as many workers as 'trainer' has, because each is in the process of one of "
+            "them, got 3 and 1",
+        ),
+        (
+            graph(w=worker(beside="trainer"), v=worker(beside="w")),
+            "'v' is beside 'w', which is beside 'trainer' itself",
+        ),
         (graph(w=worker(count=0, reads=("a",))), "expects at least 1 worker, got 0"),
         (graph(trainer=worker()), "'a' is written but never read"),
         (graph(actor=worker(requests=("a",))), "'a' is read but never written"),

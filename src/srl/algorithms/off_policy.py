@@ -75,6 +75,9 @@ class OffPolicyConfig(AlgorithmConfig):
     """`fifo`: how often each window is drawn."""
     replay_workers: int = 1
     """Replay workers. Each keeps a part of the buffer, and draws a part of the batches."""
+    replay_beside_trainer: bool = False
+    """Whether each replay worker is in the process of a trainer. Then a small machine has a process
+    less to run, but storing and drawing wait for the learner, and it for them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,9 +138,15 @@ class OffPolicyConfig(AlgorithmConfig):
             priority_exponent=self.priority_exponent,
             max_uses=self.max_uses,
         )
+        trainer = graph.trainer(policy)
+        if self.replay_beside_trainer:
+            count = graph.workers[trainer].count
+            fits = self.replay_workers <= count
+            self._expect("replay_workers", fits, f"at most trainer.count ({count}) beside trainers")
         group = WorkerGroup(
             kind="srl.workers.replay:ReplayWorker",
             count=self.replay_workers,
+            beside=trainer if self.replay_beside_trainer else "",
             settings=asdict(config),
         )
         several = len({node.policy for node in graph.streams.values()}) > 1
@@ -158,7 +167,7 @@ class OffPolicyConfig(AlgorithmConfig):
             return graph
         return graph.connect(
             f"{policy}/priorities",
-            writer=graph.trainer(policy),
+            writer=trainer,
             reader=name,
             policy=policy,
             table=TableSpec(columns=FEEDBACK, capacity=self.gradient_steps * self.batch_size),

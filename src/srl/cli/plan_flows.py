@@ -90,7 +90,7 @@ def inner_flows(plan: Plan, process: str) -> list[Flow]:
         if members.issuperset((*s.clients, *s.servers))
     ]
     found += [
-        Flow("sample", process, process, f"sample {key}", f"inline · {sample_text(s)}")
+        Flow("sample", process, process, f"sample {key}", f"{s.carrier} · {sample_text(s)}")
         for key, s in plan.samples.items()
         if members.issuperset((*s.writers, *s.readers))
     ]

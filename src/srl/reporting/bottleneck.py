@@ -77,6 +77,9 @@ class _Finder:
             return self._busiest()
         if self._in_one_process():
             return self._one_thread()
+        beside = [kind for kind in self.shares if self._share_process(kind, "trainer")]
+        if len(beside) > 1 and sum(self.shares[kind].busy for kind in beside) >= 1 - MIN_WAIT:
+            return self._taking_turns(beside)
         samples = trainer.waits.get("samples", 0.0)
         if samples < MIN_WAIT:
             return self._trainer(trainer, actor)
@@ -98,6 +101,17 @@ class _Finder:
         return self._answer(
             f"{text}; spread them over processes (--layout inline)", _part(kind), "layout=inline"
         )
+
+    def _taking_turns(self, beside: list[str]) -> Diagnosis:
+        kind = max(beside, key=lambda name: self.shares[name].busy)
+        text = (
+            f"{' and '.join(sorted(beside))} take turns in one process; "
+            f"{_takes(kind)} {_percent(self.shares[kind].busy)} of it"
+        )
+        key = "algorithm.replay_beside_trainer"
+        if key not in self.settings:
+            return self._answer(text, kind)
+        return self._answer(f"{text}; give them processes of their own", kind, f"{key}=false")
 
     def _trainer(self, trainer: Share, actor: Share | None) -> Diagnosis:
         text = f"trainer is busy {_percent(trainer.busy)} of the time"
@@ -236,10 +250,10 @@ class _Finder:
         return inference / (own + inference) if own + inference > 0 else None
 
     def _in_one_process(self) -> bool:
-        """Whether the trainer shares its process with what it learns from."""
-        return any(
-            self._share_process(kind, "trainer") for kind in self.shares if kind != "trainer"
-        )
+        """Whether the trainer shares its process with what it learns from, from the first worker
+        on: from actors, if there are any."""
+        first = ["actor"] if "actor" in self.shares else [k for k in self.shares if k != "trainer"]
+        return any(self._share_process(kind, "trainer") for kind in first)
 
     def _share_process(self, kind: str, other: str) -> bool:
         """Whether workers of both kinds share a process."""

@@ -100,7 +100,6 @@ class TrainerWorker(Worker):
             if name != stream
             and (plan.policy, plan.part) == (policy, own.part)
             and plan.spec.max_policy_age is not None
-            and (plan.carrier == "inline") == (own.carrier == "inline")
         ]
         return cls(
             context.name,

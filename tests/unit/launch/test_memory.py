@@ -43,6 +43,22 @@ def test_regions_are_as_large_as_the_plan_says(target: str) -> None:
     assert region_bytes(plan) == {name: region.size for name, region in arena.regions.items()}
 
 
+def test_a_stream_within_a_process_is_shared_memory_unless_the_run_is_one_process() -> None:
+    """Its accounts must outlive the process."""
+    settings = {"algorithm.name": "dqn", "algorithm.replay_beside_trainer": True}
+    for layout, carrier in (("shared", "shm"), ("serial", "inline")):
+        plan = plan_of("CartPole-v1", layout, **settings)
+        stream = plan.samples["default/replay"]
+        assert len(set(stream.spec.writers + stream.spec.readers)) == 1
+        assert (stream.carrier, stream.spec.patience_seconds) == (carrier, 0.0)
+
+
+def test_more_replay_workers_than_trainers_are_not_beside_them() -> None:
+    settings = {"algorithm.name": "dqn", "algorithm.replay_beside_trainer": True}
+    with pytest.raises(ConfigError, match=r"replay_workers: expected at most trainer.count \(1\)"):
+        plan_of("CartPole-v1", **settings, **{"algorithm.replay_workers": 2})
+
+
 def test_twenty_agents_with_images_get_batches_that_fit(crowd: Plan) -> None:
     needs = memory_needs(crowd)
     assert needs.total < 2e9

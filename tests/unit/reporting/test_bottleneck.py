@@ -189,6 +189,18 @@ def test_inference_inside_the_actors_may_be_counted_by_them():
     assert "20 % of their work is inference" in found.text
 
 
+def test_a_replay_beside_a_busy_trainer_is_told_to_leave():
+    settings = {**SETTINGS, "algorithm.replay_beside_trainer": True}
+    times = [
+        worker("actor", 10, slots=90),
+        worker("trainer", 80, samples=20, process="trainer-0"),
+        worker("replay", 15, samples=85, process="trainer-0"),
+    ]
+    found = diagnose(times, MACHINE, settings)
+    assert found.setting == "algorithm.replay_beside_trainer=false"
+    assert "replay and trainer take turns in one process" in found.text
+
+
 def test_one_thread_is_told_to_spread():
     times = [
         worker("actor", 52, process="serial"),

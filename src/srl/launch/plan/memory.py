@@ -62,7 +62,6 @@ def shared_bytes(plan: Plan) -> int:
     if len(plan.processes) == 1:
         return 0
     private = {f"inference/{key}" for key, p in plan.inference.items() if p.carrier == "inline"}
-    private |= {f"sample/{key}" for key, p in plan.samples.items() if p.carrier == "inline"}
     return sum(size for name, size in region_bytes(plan).items() if name not in private)
 
 

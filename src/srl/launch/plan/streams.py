@@ -80,6 +80,13 @@ def _carrier(ends: list[WorkerPlan], where: dict[str, str]) -> Carrier:
     return "shm" if len({where[end.process] for end in ends}) == 1 else "tcp"
 
 
+def _sample_carrier(ends: list[WorkerPlan], where: dict[str, str]) -> Carrier:
+    """The carrier of a sample stream. Its slots and accounts outlive the processes at its ends, so
+    they are in private memory only where the whole run is one process."""
+    carrier = _carrier(ends, where)
+    return "shm" if carrier == "inline" and len(where) > 1 else carrier
+
+
 def plan_inference(
     policies: dict[str, PolicyPlan],
     modules: dict[str, Policy],
@@ -158,7 +165,8 @@ def plan_samples(
             writers = [w for w in workers if name in w.writes]
             readers = [w for w in workers if name in w.reads]
             at_once = _written_at_once(writers, actor.groups, part, parts)
-            carrier = _carrier([*writers, *readers], where)
+            in_one_process = len({end.process for end in (*writers, *readers)}) == 1
+            carrier = _sample_carrier([*writers, *readers], where)
             plans[name] = SamplePlan(
                 stream=stream,
                 part=part,
@@ -179,7 +187,7 @@ def plan_samples(
                     max_policy_age=max_policy_age,
                     base_version=base_versions.get(node.policy, 0),
                     # In one thread nothing else can go on while a fragment is overdue.
-                    patience_seconds=0.0 if carrier == "inline" else patience,
+                    patience_seconds=0.0 if in_one_process else patience,
                 ),
             )
     return plans

@@ -50,9 +50,7 @@ def bridge_plan(plan: Plan) -> BridgePlan:
     return BridgePlan(
         inference=tuple(one.spec for one in plan.inference.values() if one.carrier != "inline"),
         samples=tuple(
-            SampleRoute(spec=stream.spec, policy=stream.policy)
-            for stream in plan.samples.values()
-            if stream.carrier != "inline"
+            SampleRoute(spec=stream.spec, policy=stream.policy) for stream in plan.samples.values()
         ),
         weights=tuple(
             WeightsRoute(spec=policy.parameters, trainers=tuple(trainers.get(name, ())))

@@ -20,8 +20,6 @@ def reclaim(plan: Plan, arena: Arena, process: str) -> None:
             if member.name in asked.clients:
                 reclaim_client(asked.spec, arena, asked.clients.index(member.name))
         for stream in plan.samples.values():
-            if stream.carrier == "inline":
-                continue
             if member.name in stream.writers:
                 reclaim_writer(stream.spec, arena, stream.writers.index(member.name))
             if member.name in stream.readers:
