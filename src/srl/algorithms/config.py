@@ -71,6 +71,10 @@ class AlgorithmConfig:
         """How much the policy explores in each environment, from 0 (greedy) to 1."""
         return [1.0] * num_envs
 
+    def check_steps(self, steps: int) -> None:
+        """Raises if nothing would be learned in an experiment of so many environment steps."""
+        return
+
     def _expect(self, name: str, condition: bool, expected: str) -> None:
         """Raises unless a condition on a setting holds."""
         if not condition:

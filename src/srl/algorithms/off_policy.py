@@ -14,6 +14,7 @@ from srl.algorithms.config import AlgorithmConfig, Sampling
 from srl.data.samplers import SamplerName
 from srl.data.spec import ArraySpec
 from srl.data.table import TableSpec
+from srl.errors import ConfigError
 from srl.graph import FragmentShape, Graph, WorkerGroup
 
 PRIORITIZED = {"key": ArraySpec(dtype="int64"), "weight": ArraySpec(dtype="float32")}
@@ -107,6 +108,18 @@ class OffPolicyConfig(AlgorithmConfig):
         self._expect(
             "max_uses", enough, f"at least {uses} (updates_per_step x batch_size x {length} ticks)"
         )
+
+    def check_steps(self, steps: int) -> None:
+        """The first learner step needs a replay of some size, and enough gradient steps."""
+        least = self.learning_starts + math.ceil(self.gradient_steps / self.updates_per_step)
+        if steps < least:
+            raise ConfigError(
+                f"steps: expected at least {least}, because algorithm.learning_starts is "
+                f"{self.learning_starts}, and the first {self.gradient_steps} gradient steps "
+                f"(algorithm.gradient_steps) take {least - self.learning_starts} environment steps "
+                f"(algorithm.updates_per_step is {self.updates_per_step:g}), got {steps}. Raise "
+                "steps, or change these."
+            )
 
     def importance_exponent_at(self, progress: float) -> float:
         """How far the loss corrects for the draws after this share of the experiment."""

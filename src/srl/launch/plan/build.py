@@ -210,6 +210,7 @@ def make_plan(
     also `with_weights`."""
     graph = build_graph(experiment)
     check_graph(graph)
+    _check_steps(experiment)
     drafts = plan_policies(experiment, env_spec)
     for draft in drafts.values():
         needed_shapes(draft, experiment.seed)
@@ -252,6 +253,16 @@ def make_plan(
     )
     check_slots(plan)
     return plan, modules
+
+
+def _check_steps(experiment: Experiment) -> None:
+    """Raises if the run would end before a policy has learned anything."""
+    if not experiment.steps:
+        return
+    for name in learning_policies(experiment.policies):
+        config = algorithm_of_policy(experiment, name)
+        with user_code(f"{type(config).__name__}.check_steps"):
+            config.check_steps(experiment.steps)
 
 
 def plan_exploration(experiment: Experiment, policy: str) -> list[float]:
