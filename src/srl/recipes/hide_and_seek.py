@@ -97,11 +97,11 @@ def hide_and_seek_fort() -> Experiment:
     """One against one with a door and a box, in the plane: hiders learn to block the door.
 
     Most episodes start with the box on the way to the door, which is a curriculum; `srl eval` with
-    `--env-arg boxes_near_door=0` measures without it.
+    `--env-arg easy_starts=0` measures without it.
     """
     return Experiment(
         name="hide_and_seek_fort",
-        env=EnvConfig(id="hide_and_seek_fort", args={"boxes_near_door": 0.7}),
+        env=EnvConfig(id="hide_and_seek_fort", args={"easy_starts": 0.7}),
         actor=ActorConfig(envs=128),
         algorithm=_SMALL_PPO,
         network=_SMALL,

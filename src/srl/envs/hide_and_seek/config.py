@@ -67,9 +67,9 @@ class HideAndSeekConfig:
     """A team that spawns together is within this distance of its first member, in whole cells."""
     box_door_distance: float = 0.0
     """Least distance of a box's centre to the middle of every door at the start."""
-    boxes_near_door: float = 0.0
-    """A curriculum for training: share of episodes in which each box starts between a door's middle
-    and the place that it would have otherwise, at a uniformly drawn part of the way."""
+    easy_starts: float = 0.0
+    """A curriculum for training: share of episodes in which each box starts on the way from a door's
+    middle to its usual place, and each hider on the way from the first box to its own."""
 
     horizon: int = 240
     """Steps of an episode."""
@@ -141,7 +141,7 @@ class HideAndSeekConfig:
         for name, low in least.items():
             if not getattr(self, name) >= low:
                 raise _wrong(name, f"at least {low}", getattr(self, name))
-        for name in ("outer_walls", "door_dropout", "preparation", "boxes_near_door"):
+        for name in ("outer_walls", "door_dropout", "preparation", "easy_starts"):
             if not 0 <= getattr(self, name) <= 1:
                 raise _wrong(name, "a number from 0 to 1", getattr(self, name))
         if self.preparation == 1:

@@ -80,13 +80,12 @@ class _Placement:
         self._draw_long(number, sizes)
         where = self._quarter(config.boxes_spawn)
         # No number is drawn where there is no curriculum: seeds give the same episodes as before.
-        near = 0 < config.boxes_near_door > random.random()
-        away = self._layout.door_middles if config.box_door_distance and not near else None
+        easy = 0 < config.easy_starts > random.random()
+        away = self._layout.door_middles if config.box_door_distance and not easy else None
         for index in range(number):
             boxes[index] = self._place("a box", tuple(sizes[index]), where, None, away)
-            if near and len(self._layout.door_middles):
-                taken = np.concatenate([agents, boxes[:index]])
-                boxes[index] = self._towards_door(boxes[index], sizes[index], taken)
+        if easy and number and len(self._layout.door_middles):
+            self._bring_closer(agents, boxes, sizes)
         ramps = np.empty((config.ramps, 2))
         for index in range(config.ramps):
             ramps[index] = self._place("a ramp", (physics.ramp_size, physics.ramp_size), None)
@@ -103,21 +102,33 @@ class _Placement:
         sizes[:along_x] = (length, width)
         sizes[along_x:long] = (width, length)
 
-    def _towards_door(self, place: np.ndarray, size: np.ndarray, taken: np.ndarray) -> np.ndarray:
-        """A random point between a door's middle and a place, where a box touches nothing.
-
-        `taken` are the centres of agents and other boxes, each of which needs half a box's size.
-        """
-        doors, walls = self._layout.door_middles, self._layout.pieces
+    def _bring_closer(self, agents: np.ndarray, boxes: np.ndarray, sizes: np.ndarray) -> None:
+        """Moves boxes towards a door, and hiders towards the first box, in place."""
+        doors, hiders = self._layout.door_middles, self._config.hiders[1]
         door = doors[int(self._random.integers(len(doors)))]
+        physics = self._config.physics
+        agent_size = 2 * (physics.arm_offset[0] + physics.arm_radius)
+        centres = np.concatenate([boxes, agents])
+        extents = np.concatenate([sizes, np.full((len(agents), 2), agent_size)])
+        moved = [*range(len(boxes)), *range(len(boxes), len(boxes) + hiders)]
+        for index in (i for i in moved if not np.isnan(centres[i, 0])):
+            goal = door if index < len(boxes) else centres[0]
+            centres[index] = self._on_the_way(goal, index, centres, extents)
+        boxes[:], agents[:] = centres[: len(boxes)], centres[len(boxes) :]
+
+    def _on_the_way(
+        self, goal: np.ndarray, index: int, centres: np.ndarray, extents: np.ndarray
+    ) -> np.ndarray:
+        """A random point between a goal and where a body is, at which it touches nothing."""
+        walls = self._layout.pieces[self._layout.pieces[:, 2] > 0]
+        others = np.delete(np.arange(len(centres)), index)
+        middles = np.concatenate([walls[:, :2], centres[others]])
+        halves = np.concatenate([walls[:, 2:], extents[others] / 2]) + extents[index] / 2
         for _ in range(_OBJECT_TRIES):
-            point = door + self._random.random() * (place - door)
-            apart = (np.abs(walls[:, :2] - point) > walls[:, 2:] + size / 2).any(1)
-            apart |= walls[:, 2] == 0
-            alone = ~(np.abs(taken - point) < size).all(1)
-            if apart.all() and alone.all():
+            point = goal + self._random.random() * (centres[index] - goal)
+            if not (np.abs(middles - point) <= halves).all(1).any():
                 return np.asarray(point)
-        return place
+        return centres[index]
 
     def _quarter(self, spawn: str) -> np.ndarray | None:
         """The cells in which a kind of object may spawn, or None for all."""

@@ -130,7 +130,7 @@ def test_fort_begins_with_hider_and_box_inside_and_the_box_away_from_the_door() 
 
 def test_curriculum_starts_boxes_on_the_way_to_the_door() -> None:
     random = np.random.default_rng(0)
-    config = variant("hide_and_seek_fort", boxes_near_door=1.0)
+    config = variant("hide_and_seek_fort", easy_starts=1.0)
     away = []
     for _ in range(60):
         start = draw_start(config, random)
@@ -143,7 +143,7 @@ def test_curriculum_starts_boxes_on_the_way_to_the_door() -> None:
         away.append(np.hypot(*(start.boxes[0] - start.layout.door_middles[0])))
     assert min(away) < 0.3
     assert np.mean(np.array(away) < 1.0) > 0.3
-    usual = variant("hide_and_seek_fort", boxes_near_door=0.3)
+    usual = variant("hide_and_seek_fort", easy_starts=0.3)
     starts = [draw_start(usual, random) for _ in range(100)]
     near = [np.hypot(*(s.boxes[0] - s.layout.door_middles[0])) < 1.0 for s in starts]
     assert 5 < sum(near) < 35, "the others are at least a metre away"
