@@ -101,9 +101,11 @@ def _xml(config: HideAndSeekConfig) -> str:
     bodies += [_box(index, config) for index in range(config.num_boxes)]
     bodies += [_ramp(index, config) for index in range(config.ramps)]
     touch = 0 if physics.planar else 1
+    # MuJoCo takes sparse matrices for large scenes, as the full game is. Then its solver (of 4.0)
+    # now and then answers a light touch of boxes at rest with hundreds of metres per second.
     return f"""
 <mujoco model="hide_and_seek">
-  <option timestep="{physics.timestep}" gravity="0 0 {-physics.gravity}">
+  <option timestep="{physics.timestep}" gravity="0 0 {-physics.gravity}" jacobian="dense">
     <flag autoreset="disable"/>
   </option>
   <size memory="4M"/>

@@ -109,8 +109,7 @@ class Worlds:
         centres = np.concatenate([start.agents, start.boxes, start.ramps])
         present = ~np.isnan(centres[:, 0])
         self._set_walls(index, start.layout.pieces)
-        self._set_boxes(index, start.box_sizes)
-        self._set_present(index, present)
+        self._set_bodies(index, present, start.box_sizes)
         self._set_doors(index, start.layout.doors)
         parked = np.flatnonzero(~present)
         centres[parked] = _PARKING
@@ -164,10 +163,19 @@ class Worlds:
                 second = other - along * (end_x, end_y)
                 place[:2], place[2:] = (first + second) / 2, along
 
+    def _set_bodies(self, index: int, present: np.ndarray, sizes: np.ndarray) -> None:
+        """Says which bodies are in the game, and how large boxes are."""
+        known_present, known_sizes = self.present[index], self.box_sizes[index]
+        if np.array_equal(known_present, present) and np.array_equal(known_sizes, sizes):
+            return
+        self._set_present(index, present)
+        self._set_boxes(index, sizes)
+        # Masses and inertias, and how many bodies are out of gravity: without any at this call,
+        # MuJoCo would not look at them again.
+        mujoco.mj_setConst(self.models[index], self._datas[0])
+
     def _set_boxes(self, index: int, sizes: np.ndarray) -> None:
         model, scene = self.models[index], self.scene
-        if np.array_equal(self.box_sizes[index], sizes):
-            return
         self.box_sizes[index] = sizes
         physics = scene.config.physics
         first = scene.num_agents
@@ -181,11 +189,8 @@ class Worlds:
             weight = physics.floor_friction * physics.gravity * physics.box_mass
             yaw = model.body_dofadr[bodies] + model.body_dofnum[bodies] - 1
             model.dof_frictionloss[yaw] = weight * np.hypot(*sizes.T) / 2
-        mujoco.mj_setConst(model, self._datas[0])
 
     def _set_present(self, index: int, present: np.ndarray) -> None:
-        if np.array_equal(self.present[index], present):
-            return
         self.present[index] = present
         model, scene = self.models[index], self.scene
         for rank, group in enumerate((BODY_GROUP, ARM_GROUP, ARM_GROUP)):
@@ -236,8 +241,7 @@ class Worlds:
         for index in range(self.num_worlds):
             model = self.models[index]
             self._set_walls(index, state["walls"][index])
-            self._set_boxes(index, state["box_sizes"][index])
-            self._set_present(index, state["present"][index])
+            self._set_bodies(index, state["present"][index], state["box_sizes"][index])
             self._set_doors(index, state["doors"][index])
             model.eq_data[:] = state["equality"][index]
             model.eq_obj2id[:] = state["equality_body"][index]

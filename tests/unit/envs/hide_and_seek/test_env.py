@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -118,6 +119,27 @@ def test_blow_up_ends_the_episode_with_the_last_good_observation(
         assert np.isfinite(game.observation.arrays["self"]).all()
         game.tick(still)
         before = {name: array.copy() for name, array in game.observation.arrays.items()}
+
+
+def test_absent_bodies_stay_parked_also_after_an_episode_with_everything() -> None:
+    game = Game(variant("hide_and_seek", lidar_rays=0), 1)
+    config = game.config
+    game.seed(0, 0)
+    still = np.array([[(5, 5, 5, 0, 0)] * config.num_agents])
+    full = dataclasses.replace(config, hiders=(3, 3), seekers=(3, 3), boxes=(9, 9))
+    random = np.random.default_rng(0)
+    for missing in (5, 0, 5):
+        start = draw_start(full, random)
+        start.agents[1:3] = np.nan
+        start.boxes[9 - missing :] = np.nan
+        if not missing:
+            start = draw_start(full, random)
+        game.begin(0, start)
+        for _ in range(5):
+            game.tick(still)
+        absent = ~game.worlds.present[0]
+        assert absent.sum() == (missing + 2 if missing else 0)
+        assert np.allclose(game.worlds.qpos[0, absent, 2], game.worlds.scene.rest_heights[absent])
 
 
 def test_absent_agents_change_nothing() -> None:
