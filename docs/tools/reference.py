@@ -1,4 +1,4 @@
-"""Parts of the reference that are made from the code: settings, metrics and commands.
+"""Parts of the documents that are made from the code: settings, metrics, commands, constants.
 
 A page says where its part belongs with `<!-- generated: NAME -->`.
 """
@@ -6,17 +6,21 @@ A page says where its part belongs with `<!-- generated: NAME -->`.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from srl.algorithms.registry import ALGORITHMS
 from srl.cli import make_parser
+from srl.envs.hide_and_seek import VARIANTS, HideAndSeekConfig, PhysicsConfig
 from srl.envs.protocol import EnvConfig
 from srl.experiment import Experiment
 from srl.overrides import Setting, list_settings, override
 from srl.policies.registry import POLICIES
 from srl.services.metric_table import METRICS
+from srl.settings import field_docs, show
 
 _MARK = re.compile(r"<!-- generated: (\w+) -->")
 _PARTS = ("algorithm", "network")
@@ -73,6 +77,28 @@ def _commands() -> Iterator[str]:
         yield from ("", "```bash", *(line.strip() for line in examples.splitlines()), "```", "")
 
 
+def _hide_and_seek() -> Iterator[str]:
+    """A table of the rules and one of the physics, with what each small game has instead."""
+    full, *others = VARIANTS.values()
+    names = [name.removeprefix("hide_and_seek_") for name in VARIANTS][1:]
+    tables: list[tuple[str, type, Any, list[Any]]] = [
+        ("The game", HideAndSeekConfig, full, [*others]),
+        ("Physics", PhysicsConfig, full.physics, [other.physics for other in others]),
+    ]
+    for title, kind, defaults, variants in tables:
+        docs = field_docs(kind)
+        yield from (f"### {title}", "", f"| setting | full game | {' | '.join(names)} | meaning |")
+        yield "|---" * (len(names) + 3) + "|"
+        for name in (field.name for field in dataclasses.fields(kind)):
+            default = getattr(defaults, name)
+            if dataclasses.is_dataclass(default):
+                continue
+            own = [getattr(variant, name) for variant in variants]
+            cells = ["" if value == default else _code(show(value)) for value in own]
+            yield _row(_code(name), _code(show(default)), *cells, _text(docs[name]))
+        yield ""
+
+
 def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -111,4 +137,5 @@ _GENERATED: dict[str, Callable[[], Iterator[str]]] = {
     "settings": _settings,
     "metrics": _metrics,
     "commands": _commands,
+    "hide_and_seek": _hide_and_seek,
 }

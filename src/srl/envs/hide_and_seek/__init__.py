@@ -1,7 +1,7 @@
 """Hide-and-seek (Baker et al. 2019) on MuJoCo: hiders, seekers, boxes, ramps and walls.
 
 `HideAndSeek` is a PettingZoo ParallelEnv of one game; `game.Game` steps many games with one call.
-`VARIANTS` has the named games. docs/hide_and_seek.md lists all constants.
+`VARIANTS` has the named games. docs/environments/hide_and_seek.md lists all constants.
 """
 
 from __future__ import annotations
