@@ -68,8 +68,8 @@ class HideAndSeekConfig:
     box_door_distance: float = 0.0
     """Least distance of a box's centre to the middle of every door at the start."""
     easy_starts: float = 0.0
-    """A curriculum for training: share of episodes in which each box starts on the way from a door's
-    middle to its usual place, and each hider on the way from the first box to its own."""
+    """A curriculum for training: share of episodes in which each box starts between a door's middle
+    and its usual place, and each hider between the first box and its own."""
 
     horizon: int = 240
     """Steps of an episode."""
