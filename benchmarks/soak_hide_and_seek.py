@@ -1,9 +1,9 @@
 """Whether long random play of hide-and-seek stays sane: no NaN, no body outside, no leak.
 
-Many worlds of each named game play whole episodes with random actions that last a few steps, so that
-agents get fast, grab and lock. It fails if an observation or reward is not finite, if anything is
-outside of outer walls, if more than 1 in 1,000 episodes had to be discarded because physics
-went wrong, or if memory grows. Leaves out: policies that learned to break things.
+Many worlds of each named game play whole episodes with random actions that last a few steps, so
+that agents get fast, grab and lock. It fails if an observation or reward is not finite, if a body
+is outside of outer walls, if more than 1 in 1,000 episodes had to be discarded because physics went
+wrong, or if memory grows. Leaves out: policies that learned to break things.
 
     python benchmarks/soak_hide_and_seek.py [--episodes 2000] [--games hide_and_seek_fort]
 """
