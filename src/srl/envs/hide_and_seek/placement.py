@@ -128,7 +128,7 @@ class _Placement:
             point = goal + self._random.random() * (centres[index] - goal)
             if not (np.abs(middles - point) <= halves).all(1).any():
                 return np.asarray(point)
-        return centres[index]
+        return np.asarray(centres[index])
 
     def _quarter(self, spawn: str) -> np.ndarray | None:
         """The cells in which a kind of object may spawn, or None for all."""
