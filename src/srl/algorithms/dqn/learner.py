@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from srl.algorithms.dqn.config import DQNConfig
@@ -41,7 +42,7 @@ class DQN(GradientLearner):
     """Learns the values of actions from transitions of any age.
 
     For an algorithm of your own, override what differs in a subclass: `loss` (windows to a scalar),
-    `targets`, or `make_optimizer`.
+    `targets`, `make_windows` or `make_optimizer`.
     """
 
     Config = DQNConfig
@@ -60,11 +61,14 @@ class DQN(GradientLearner):
         seed: int = 0,
     ) -> None:
         super().__init__(policy, config, device=device, seed=seed)
-        self.target = TargetNetwork(self.policy, tau=config.tau, every=config.target_steps)
+        self.target = TargetNetwork(self.trained, tau=config.tau, every=config.target_steps)
+        """Of the policy, and of the learner's own modules."""
+        copied = self.target.module
+        target = copied["policy"] if isinstance(copied, nn.ModuleDict) else copied
         assert isinstance(policy, ActionValues)
-        assert isinstance(self.target.module, ActionValues)
+        assert isinstance(target, ActionValues)
         self._online: ActionValues = policy
-        self._target: ActionValues = self.target.module
+        self._target: ActionValues = target
         self._online.set_epsilon(config.epsilon_at(0))
 
     @classmethod
@@ -100,10 +104,22 @@ class DQN(GradientLearner):
         """
         config = self.config
         return Adam(
-            self.policy.parameters(),
+            self.trained.parameters(),
             lr=config.learning_rate,
             eps=config.adam_eps,
             use_kernels=self.policy.kernels != "reference",
+        )
+
+    def make_windows(self, batch: SampleBatch) -> WindowBatch:
+        """The windows of a batch, on the device."""
+        config = self.config
+        return WindowBatch(
+            batch,
+            self.policy,
+            self.device,
+            gamma=config.gamma,
+            n=config.n_steps,
+            reward_clip=config.clip_reward,
         )
 
     def targets(self, windows: WindowPart, future: torch.Tensor) -> torch.Tensor:
@@ -142,14 +158,7 @@ class DQN(GradientLearner):
     def update(self, batch: SampleBatch, progress: float) -> Iterator[TrainResult | None]:
         """One learner step: `gradient_steps` gradient steps, with None after each."""
         config = self.config
-        windows = WindowBatch(
-            batch,
-            self.policy,
-            self.device,
-            gamma=config.gamma,
-            n=config.n_steps,
-            reward_clip=config.clip_reward,
-        )
+        windows = self.make_windows(batch)
         self._start_update(progress, windows.sequences)
         windows.weigh(config.importance_exponent_at(progress), self.collective)
         parts = list(windows.split(config.gradient_steps))
@@ -163,7 +172,7 @@ class DQN(GradientLearner):
             loss.total.backward()  # type: ignore[no-untyped-call]
             records.append(self._apply(loss.total.detach(), loss.metrics, share))
             if windows.has_keys:
-                priorities.append(window_priority(loss.error, part.valid))
+                priorities.append(windows.by_row(window_priority(loss.error, part.valid)))
             yield None
         epsilon = config.epsilon_at(self.target.num_steps)
         self._online.set_epsilon(epsilon)

@@ -7,11 +7,13 @@ from functools import cached_property
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from srl.algorithms.collective import Collective
 from srl.algorithms.gradient import GradientConfig
 from srl.algorithms.learning.buffers import PolicyBuffers, track
 from srl.algorithms.learning.flat_optimizer import FlatOptimizer
+from srl.algorithms.learning.module_state import module_state, restore_module
 from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics, means, sum_over_ranks, take_step
 from srl.algorithms.learning.torch_optimizer import as_flat
@@ -49,11 +51,20 @@ class GradientLearner(Algorithm):
         self.policy = policy.to(self.device)
         self._statistics: TracksStatistics = policy
         self.config = config
-        self.optimizer = as_flat(self.make_optimizer(), self.policy, config.learning_rate)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed % (1 << 63))
+            self.own_modules = nn.ModuleDict(self.make_modules()).to(self.device)
+        """What `make_modules` made."""
+        self.trained: nn.Module = policy
+        """The policy, with the learner's own modules beside it if it has some: what the optimizer
+        moves."""
+        if len(self.own_modules):
+            self.trained = nn.ModuleDict({"policy": policy, "own": self.own_modules})
+        self.optimizer = as_flat(self.make_optimizer(), self.trained, config.learning_rate)
         self.num_updates = 0
         self.progress = 0.0
         """Share of the experiment that is over, for schedules."""
-        self._buffers = PolicyBuffers(policy)
+        self._buffers = PolicyBuffers(self.trained)
         self._num_updates_backup = 0
 
     @cached_property
@@ -73,9 +84,14 @@ class GradientLearner(Algorithm):
             "If it has no running statistics, inherit TracksStatistics, which does nothing.",
         )
 
+    def make_modules(self) -> dict[str, nn.Module]:
+        """Modules that are trained beside the policy, by name, such as a critic that sees more than
+        an agent does. They are saved in checkpoints, and not published."""
+        return {}
+
     @abstractmethod
     def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
-        """The optimizer of `self.policy`'s parameters: one of SRL, or one of `torch.optim`.
+        """The optimizer of `self.trained`'s parameters: one of SRL, or one of `torch.optim`.
 
         An optimizer of torch must step by dense gradients alone (not LBFGS or SparseAdam). It may
         have several groups of parameters, and may leave parameters out. `learning_rate_schedule`
@@ -83,12 +99,19 @@ class GradientLearner(Algorithm):
         """
 
     def state(self) -> Tree:
-        """The optimizer's state by parameter name, and the number of updates."""
-        return {"optimizer": self.optimizer.state(self.policy), "num_updates": self.num_updates}
+        """The optimizer's state by parameter name, the number of updates, and the weights of the
+        learner's own modules."""
+        state: dict[str, Tree] = {
+            "optimizer": self.optimizer.state(self.trained),
+            "num_updates": self.num_updates,
+        }
+        return {**state, "modules": module_state(self.own_modules)} if self.own_modules else state
 
     def restore(self, state: Tree) -> None:
         """Continues from `state`; bit for bit if the policy's weights are restored, too."""
-        self.optimizer.restore(self.policy, state["optimizer"])
+        if self.own_modules:
+            restore_module(self.own_modules, state["modules"], "learner")
+        self.optimizer.restore(self.trained, state["optimizer"])
         self.num_updates = int(state["num_updates"])
 
     def join(self, collective: Collective) -> None:
@@ -119,7 +142,11 @@ class GradientLearner(Algorithm):
         self.progress = progress
         self.optimizer.lr = self.config.learning_rate_at(progress)
         if self.num_updates == 0:
-            track(self._statistics.track_obs, *sequences.frames(), update=self.num_updates)
+            self._track_obs(sequences)
+
+    def _track_obs(self, sequences: Sequences) -> None:
+        """Updates the observation statistics with a batch."""
+        track(self._statistics.track_obs, *sequences.frames(), update=self.num_updates)
 
     def _apply(self, loss: torch.Tensor, metrics: Metrics, share: float) -> Metrics:
         """One optimizer step by the gradients that the parameters have.
@@ -140,7 +167,7 @@ class GradientLearner(Algorithm):
         `records` has those of each optimizer step, and `summary` those of the whole batch.
         """
         if self.num_updates > 0:
-            track(self._statistics.track_obs, *sequences.frames(), update=self.num_updates)
+            self._track_obs(sequences)
         self._buffers.synchronize()
         self.num_updates += 1
         return {

@@ -44,7 +44,7 @@ class ImitationLearner(GradientLearner):
     def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
         """The optimizer: Adam, unless a subclass has another."""
         return Adam(
-            self.policy.parameters(),
+            self.trained.parameters(),
             lr=self.config.learning_rate,
             eps=self.config.adam_eps,
             use_kernels=self.policy.kernels != "reference",

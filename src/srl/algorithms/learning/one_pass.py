@@ -64,7 +64,7 @@ class OnePass(PolicyGradient):
 
     def make_optimizer(self) -> FlatOptimizer | torch.optim.Optimizer:
         """The optimizer that the settings name."""
-        config, parameters = self.config, self.policy.parameters()
+        config, parameters = self.config, self.trained.parameters()
         if config.optimizer == "rmsprop":
             return RMSProp(
                 parameters,
@@ -118,7 +118,7 @@ class OnePass(PolicyGradient):
         targets = self.targets(ticks, counts)
         learned[:, :, rows] = torch.stack((ticks.value[:-1], targets.advantage_t, targets.target_t))
         counted = sequences.counts[:, rows][out.asked]
-        scale = self._statistics.value_scale
+        scale = self.critic_statistics.value_scale
         log_prob, entropy = out.log_prob[counted], out.entropy[counted].mean()
         policy_loss = -(log_prob * targets.advantage_t[counts] / scale).mean()
         error = (out.value[counted] - targets.target_t[counts]) / scale

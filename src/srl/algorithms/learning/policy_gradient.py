@@ -10,7 +10,7 @@ from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics
 from srl.algorithms.ops.rewards import clip_reward
 from srl.algorithms.policy_gradient import PolicyGradientConfig
-from srl.policies.protocol import Policy, require_extras
+from srl.policies.protocol import Policy, TracksStatistics, require_extras
 
 
 class PolicyGradient(GradientLearner):
@@ -26,13 +26,18 @@ class PolicyGradient(GradientLearner):
         require_extras(policy, ("log_prob", "value"), cls.__name__)
         super().check(config, policy)
 
+    @property
+    def critic_statistics(self) -> TracksStatistics:
+        """Whose values are learned: the policy, unless the learner has a critic of its own."""
+        return self._statistics
+
     def clipped_reward(self, reward: torch.Tensor) -> torch.Tensor:
         """The rewards that the loss sees."""
         return clip_reward(reward, self.config.clip_reward)
 
     def _track_returns(self, returns: torch.Tensor) -> None:
         """Updates the return statistics with the [N] value targets of the samples that count."""
-        track(self._statistics.track_returns, returns, update=self.num_updates)
+        track(self.critic_statistics.track_returns, returns, update=self.num_updates)
 
     def _finish_update(
         self, sequences: Sequences, records: list[Metrics], summary: Metrics

@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
+from srl.algorithms.learning.module_state import module_state, restore_module
 from srl.data.tree import Tree
-from srl.errors import CheckpointError
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -50,24 +50,11 @@ class TargetNetwork(Generic[_Module]):
 
     def state(self) -> Tree:
         """{"num_steps": gradient steps, "weights": {name: array}}."""
-        weights = self.module.state_dict()
-        return {
-            "num_steps": self.num_steps,
-            "weights": {name: x.detach().cpu().numpy().copy() for name, x in weights.items()},
-        }
+        return {"num_steps": self.num_steps, "weights": module_state(self.module)}
 
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
-        own, saved = self.module.state_dict(), state["weights"]
-        for name in sorted(set(own) | set(saved)):
-            expected = list(own[name].shape) if name in own else None
-            got = list(saved[name].shape) if name in saved else None
-            if expected != got:
-                raise CheckpointError(
-                    f"target network: {name}: expected shape {expected}, got {got}. "
-                    "Was network.* changed since the checkpoint?"
-                )
-        self.module.load_state_dict({name: torch.as_tensor(x) for name, x in saved.items()})
+        restore_module(self.module, state["weights"], "target network")
         self.num_steps = int(state["num_steps"])
 
     def backup(self) -> None:

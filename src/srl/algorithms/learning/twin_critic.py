@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from srl.algorithms.learning.adam import Adam
+from srl.algorithms.learning.module_state import module_state, restore_module
 from srl.algorithms.learning.step import Metrics, take_step
 from srl.algorithms.learning.target_network import TargetNetwork
 from srl.data.spec import AgentSpec
@@ -175,19 +176,16 @@ class TwinCriticLearner:
 
     def state(self) -> Tree:
         """Weights, target and optimizer; none of them is in the policy."""
-        weights = self.critic.state_dict()
         return {
-            "weights": {name: x.detach().cpu().numpy().copy() for name, x in weights.items()},
+            "weights": module_state(self.critic),
             "target": self.target.state(),
             "optimizer": self.optimizer.state(self.critic),
         }
 
     def restore(self, state: Tree) -> None:
         """Continues from `state`."""
-        # First the target: it refuses weights of another shape in words for a user.
+        restore_module(self.critic, state["weights"], "critics")
         self.target.restore(state["target"])
-        weights = {name: torch.as_tensor(array) for name, array in state["weights"].items()}
-        self.critic.load_state_dict(weights)
         self.optimizer.restore(self.critic, state["optimizer"])
 
     def backup(self) -> None:

@@ -44,7 +44,7 @@ class PPO(PolicyGradient):
         device: str | torch.device = "cpu",
         seed: int = 0,
     ) -> None:
-        super().__init__(policy, config, device=device)
+        super().__init__(policy, config, device=device, seed=seed)
         self._generator = seeded(seed)
         own = type(self)
         # A subclass with another objective needs autograd.
@@ -57,7 +57,7 @@ class PPO(PolicyGradient):
         """The optimizer: Adam, unless a subclass has another."""
         config = self.config
         return Adam(
-            self.policy.parameters(),
+            self.trained.parameters(),
             lr=config.learning_rate,
             eps=config.adam_eps,
             use_kernels=self.policy.kernels != "reference",
@@ -90,7 +90,7 @@ class PPO(PolicyGradient):
 
     def value_loss(self, value: torch.Tensor, minibatch: Minibatch) -> torch.Tensor:
         """Half the squared critic error in the units of its last layer, for a loss of your own."""
-        error = (value - minibatch.target) / self._statistics.value_scale
+        error = (value - minibatch.target) / self.critic_statistics.value_scale
         return 0.5 * error.square().mean()
 
     def evaluate(self, minibatch: Minibatch) -> PolicyOutputs:
@@ -159,7 +159,7 @@ class PPO(PolicyGradient):
             value=minibatch.value,
             advantage=minibatch.advantage,
             target=minibatch.target,
-            value_scale=self._statistics.value_scale,
+            value_scale=self.critic_statistics.value_scale,
         )
         weights = LossWeights(
             clip=config.clip,
