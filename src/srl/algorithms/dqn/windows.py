@@ -34,7 +34,7 @@ class WindowPart:
     """Some windows of a batch, side by side: [T, b] ticks that a loss sees."""
 
     columns: torch.Tensor
-    """int64 [b]: the rows of the batch."""
+    """int64 [b]: the numbers of the windows in the batch, which are rows of it."""
     valid: torch.Tensor
     """bool [T, b]: an action was taken, and it is known what it led to."""
     reward: torch.Tensor
@@ -50,6 +50,9 @@ class WindowPart:
 class WindowBatch:
     """A batch of windows on the learner's device, and how networks see them."""
 
+    width = 1
+    """Rows of a window."""
+
     def __init__(
         self,
         batch: SampleBatch,
@@ -62,27 +65,36 @@ class WindowBatch:
     ) -> None:
         self.sequences = seen = Sequences(batch, policy, device)
         first, self.ticks = seen.burn_in, seen.ticks - seen.burn_in - seen.bootstrap
-        reward = clip_reward(seen.reward, reward_clip)
-        steps = n_steps(
-            reward=reward[first:],
-            acted=seen.acted[first:],
-            terminated=seen.terminated[first:],
-            truncated=seen.truncated[first:],
-            gamma=gamma,
-            n=n,
-        )
+        self.reward = clip_reward(seen.reward, reward_clip)
+        """float [ticks, rows]: the rewards that a loss sees."""
+        steps = n_steps(**self.game(first), gamma=gamma, n=n)
         row = seen.row if isinstance(seen.row, dict) else {}
         self.has_keys = "key" in row
         """Whether priorities can be returned."""
+        weight = row.get("weight")
         self.all = WindowPart(
-            columns=torch.arange(seen.rows, device=device),
+            columns=torch.arange(seen.rows // self.width, device=device),
             valid=steps.valid_t[: self.ticks],
             reward=steps.reward_t[: self.ticks],
             discount=steps.discount_t[: self.ticks],
             bootstrap=steps.bootstrap_t[: self.ticks] + first,
-            weight=row.get("weight"),
+            weight=None if weight is None else weight[:: self.width],
         )
         self._active = None if seen.all_active else seen.active.flatten()
+
+    def game(self, first: int) -> dict[str, torch.Tensor]:
+        """What was done and earned in windows from a tick on, as `n_steps` takes it."""
+        seen = self.sequences
+        return {
+            "reward": self.reward[first:],
+            "acted": seen.acted[first:],
+            "terminated": seen.terminated[first:],
+            "truncated": seen.truncated[first:],
+        }
+
+    def by_row(self, x: torch.Tensor) -> torch.Tensor:
+        """Numbers [b] of windows as numbers of their rows."""
+        return x.repeat_interleave(self.width)
 
     def weigh(self, exponent: float, collective: Collective) -> None:
         """Makes importance weights of what the replay says of its draws, if it does so.
@@ -162,9 +174,7 @@ class WindowBatch:
         predicted = value_of(value[: self.ticks], action)
         chooser = value.detach() if double else future
         best = greedy_action(_means(chooser, online), self._mask(index[first:]))
-        return ActionOutcome(
-            predicted, _at_ticks(value_of(future, best), windows.bootstrap - first)
-        )
+        return ActionOutcome(predicted, at_ticks(value_of(future, best), windows.bootstrap - first))
 
     def _mask(self, index: torch.Tensor) -> torch.Tensor | None:
         mask = self.sequences.action_mask
@@ -176,7 +186,7 @@ def _means(value: torch.Tensor, network: ActionValues) -> torch.Tensor:
     return value.mean(-1) if network.num_quantiles else value
 
 
-def _at_ticks(x: torch.Tensor, tick: torch.Tensor) -> torch.Tensor:
+def at_ticks(x: torch.Tensor, tick: torch.Tensor) -> torch.Tensor:
     """`x` [ticks, b, ...] at a tick of each of [T, b]."""
     index = tick.reshape(*tick.shape, *(1,) * (x.dim() - 2)).expand(*tick.shape, *x.shape[2:])
     return x.gather(0, index)

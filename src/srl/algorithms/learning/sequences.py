@@ -5,6 +5,8 @@ One flat index, tick * B + row, addresses everything.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 
@@ -29,6 +31,8 @@ class Sequences:
         self.device = device
         self.burn_in, self.bootstrap = batch.burn_in, batch.bootstrap
         self.state_every = batch.state_every
+        self.num_agents = batch.num_agents
+        self._env_state = data.env_state
         self.ticks, self.rows = data.acted.shape
         self.specs = policy.agent.obs
         moved = to_device({name: getattr(data, name) for name in _USED}, device)
@@ -49,6 +53,12 @@ class Sequences:
         used = counts[self.burn_in : -self.bootstrap]
         self.all_count = self.all_active and bool(used.all())
         self._frame_index = tree_map(lambda spec: self._frames(spec, data.is_first), self.specs)
+
+    @cached_property
+    def env_state(self) -> Tree:
+        """[T, envs, ...] the environments' global states, or None. Few algorithms need them, so
+        they are moved when they are first read."""
+        return to_device(self._env_state, self.device)
 
     def frames(self) -> tuple[Tree, torch.Tensor]:
         """Single frames [T, B, ...] of the ticks that are in no other fragment, and where the
@@ -74,11 +84,13 @@ class Sequences:
 
         return tree_map(gather, self.stored_obs, self._frame_index)
 
-    def state_at(self, index: torch.Tensor) -> Tree:
-        """Policy state [n, ...] at a flat index [n] of ticks at which it is stored."""
+    def state_at(self, index: torch.Tensor, states: Tree = None) -> Tree:
+        """Policy state [n, ...] at a flat index [n] of ticks at which it is stored, or other
+        `states` that are stored in the same way."""
+        states = self.policy_state if states is None else states
         rows = self.rows
         chunk = (index // rows) // self.state_every * rows + index % rows
-        return tree_map(lambda leaf: at(leaf.flatten(0, 1), chunk), self.policy_state)
+        return tree_map(lambda leaf: at(leaf.flatten(0, 1), chunk), states)
 
     def _frames(self, spec: ArraySpec, is_first: np.ndarray) -> torch.Tensor | None:
         if spec.stack == 1:
