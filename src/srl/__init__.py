@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from srl.algorithms.config import Sampling as Sampling
     from srl.algorithms.dqn.config import DQNConfig as DQNConfig
     from srl.algorithms.impala.config import IMPALAConfig as IMPALAConfig
+    from srl.algorithms.mappo.config import MAPPOConfig as MAPPOConfig
     from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
+    from srl.algorithms.qmix.config import QMIXConfig as QMIXConfig
     from srl.algorithms.sac.config import SACConfig as SACConfig
     from srl.algorithms.td3.config import TD3Config as TD3Config
+    from srl.algorithms.vdn.config import VDNConfig as VDNConfig
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
     from srl.experiment import PolicyConfig as PolicyConfig
@@ -56,10 +59,13 @@ _EXPORTS = {
     "srl.algorithms.bc.config": ("BCConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
     "srl.algorithms.dqn.config": ("DQNConfig",),
+    "srl.algorithms.mappo.config": ("MAPPOConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),
+    "srl.algorithms.qmix.config": ("QMIXConfig",),
     "srl.algorithms.sac.config": ("SACConfig",),
     "srl.algorithms.td3.config": ("TD3Config",),
+    "srl.algorithms.vdn.config": ("VDNConfig",),
     "srl.envs.protocol": ("EnvConfig",),
     "srl.policies.actor_critic_config": ("ActorCriticConfig",),
     "srl.policies.q_network_config": ("QNetworkConfig",),

@@ -20,6 +20,9 @@ ALGORITHMS = {
     "sac": "srl.algorithms.sac.learner:SAC",
     "td3": "srl.algorithms.td3.learner:TD3",
     "bc": "srl.algorithms.bc.learner:BC",
+    "mappo": "srl.algorithms.mappo.learner:MAPPO",
+    "vdn": "srl.algorithms.vdn.learner:VDN",
+    "qmix": "srl.algorithms.qmix.learner:QMIX",
 }
 _CONFIGS = {
     "ppo": "srl.algorithms.ppo.config:PPOConfig",
@@ -30,6 +33,9 @@ _CONFIGS = {
     "sac": "srl.algorithms.sac.config:SACConfig",
     "td3": "srl.algorithms.td3.config:TD3Config",
     "bc": "srl.algorithms.bc.config:BCConfig",
+    "mappo": "srl.algorithms.mappo.config:MAPPOConfig",
+    "vdn": "srl.algorithms.vdn.config:VDNConfig",
+    "qmix": "srl.algorithms.qmix.config:QMIXConfig",
 }
 """Settings classes that can be imported without the algorithm, which would import torch."""
 

@@ -20,7 +20,7 @@ from srl.policies.nets.encoder_choice import (
 )
 from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import MLP, orthogonal
-from srl.policies.nets.norm import RunningNorm
+from srl.policies.nets.norm import RunningNorm, track_returns
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.protocol import Act, Policy, Unroll
 
@@ -134,23 +134,10 @@ class ActorCritic(Policy):
         if self.obs_norm is not None:
             self.obs_norm.track(flatten(obs), mask)
 
-    @torch.no_grad()
     def track_returns(self, returns: torch.Tensor) -> None:
-        """Updates the return statistics with [N] returns, and rescales the critic's last layer.
-
-        No value changes by that (van Hasselt et al. 2016, "Learning values across many orders of
-        magnitude"). The first returns only set the unit in which a fresh critic predicts. Unlike in
-        the paper, only the scale is normalised. With the mean subtracted, the critic would
-        take an unknown situation for an average one.
-        """
-        if self.return_scale is None:
-            return
-        fresh, old_std = not float(self.return_scale.count), self.return_scale.std
-        self.return_scale.track(returns, "returns (rewards or values)")
-        if fresh:
-            return
-        for parameter in self.value_head.parameters():
-            parameter.mul_(old_std / self.return_scale.std)
+        """As `TracksStatistics.track_returns`."""
+        if self.return_scale is not None:
+            track_returns(self.return_scale, self.value_head, returns)
 
     def make_encoder(self) -> nn.Module:
         """Makes the module from observations to features; override it for an encoder of your own.

@@ -19,7 +19,11 @@ _FAMILIES = {
     "atari": ("pong", "pong_envpool", "breakout"),
     "mujoco": ("halfcheetah", "halfcheetah_envpool", "hopper"),
     "continuous": ("pendulum_sac", "pendulum_td3", "halfcheetah_sac", "halfcheetah_sac_envpool"),
-    "multiagent": ("simple_tag", "simple_spread", "tictactoe", "tictactoe_random"),
+    "multiagent": (
+        *("simple_tag", "tictactoe", "tictactoe_random"),
+        *("simple_spread", "simple_spread_mappo", "simple_spread_vdn", "simple_spread_qmix"),
+        *("two_step_vdn", "two_step_qmix"),
+    ),
     "hide_and_seek": (
         "hide_and_seek",
         "hide_and_seek_quadrant",

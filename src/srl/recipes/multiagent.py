@@ -1,7 +1,8 @@
-"""Several agents: opposing policies, one policy for a team, and turn-based games."""
+"""Several agents: opposing policies, teams, and turn-based games."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from srl.envs.protocol import EnvConfig
@@ -52,6 +53,36 @@ def simple_spread() -> Experiment:
     )
 
 
+def simple_spread_mappo() -> Experiment:
+    """The same three agents by MAPPO, whose critic sees the global state."""
+    return dataclasses.replace(
+        simple_spread(),
+        name="simple_spread_mappo",
+        algorithm={**_PPO, "name": "mappo"},
+        network={**_NETWORK, "shared": True},
+    )
+
+
+def simple_spread_vdn() -> Experiment:
+    """The same three agents by VDN: what the team earns is learned as a sum."""
+    return _simple_spread_by_values("vdn")
+
+
+def simple_spread_qmix() -> Experiment:
+    """The same three agents by QMIX: how values are mixed depends on the global state."""
+    return _simple_spread_by_values("qmix")
+
+
+def two_step_vdn() -> Experiment:
+    """A game of two steps whose best return, 8, no sum of values finds: VDN ends at 7."""
+    return _two_step("vdn")
+
+
+def two_step_qmix() -> Experiment:
+    """The same game by QMIX, which ends at 8."""
+    return _two_step("qmix")
+
+
 def tictactoe() -> Experiment:
     """Tic-tac-toe in turns, by self-play: one policy plays both sides."""
     return Experiment(
@@ -76,4 +107,40 @@ def tictactoe_random() -> Experiment:
         algorithm={**_PPO, "gamma": 1.0},
         steps=300_000,
         until="return/learner>=0.85",
+    )
+
+
+def _simple_spread_by_values(algorithm: str) -> Experiment:
+    return dataclasses.replace(
+        simple_spread(),
+        name=f"simple_spread_{algorithm}",
+        actor=ActorConfig(envs=8),
+        algorithm={
+            "name": algorithm,
+            "learning_rate": 1e-3,
+            "gamma": 0.95,
+            "buffer_size": 50_000,
+            "epsilon_steps": 50_000,
+            "n_steps": 2,
+        },
+        network={"name": "q_network", "normalize_obs": True},
+        steps=200_000,
+    )
+
+
+def _two_step(algorithm: str) -> Experiment:
+    return Experiment(
+        name=f"two_step_{algorithm}",
+        env=EnvConfig(id="srl.envs.tasks.two_step_game:TwoStepGame"),
+        actor=ActorConfig(envs=16),
+        algorithm={
+            "name": algorithm,
+            "learning_rate": 3e-3,
+            "learning_starts": 500,
+            "target_steps": 50,
+            # Every joint action stays as likely as any other, as in the paper.
+            "epsilon_end": 1.0,
+        },
+        network={"name": "q_network", "hidden_sizes": (64,)},
+        steps=4000,
     )

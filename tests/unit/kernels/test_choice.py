@@ -184,6 +184,7 @@ def make_minibatch(policy: ActorCritic) -> Minibatch:
         advantage=torch.randn(num),
         target=value + torch.randn(num),
         samples=torch.arange(num),
+        index=torch.arange(ticks * rows).view(ticks, rows),
         behaviour_log_prob=log_prob + 0.1 * torch.randn(num),
         first_use=(torch.rand(num) < 0.5).to(log_prob.dtype),
     )

@@ -52,6 +52,8 @@ class Minibatch:
     """float32 [N]: what the critic should predict, in units of reward."""
     samples: torch.Tensor
     """int64 [N]: the flat index of each sample in the rollout."""
+    index: torch.Tensor
+    """int64 [ticks, n]: the flat index of each tick in the rollout."""
     behaviour_log_prob: torch.Tensor | None = None
     """float32 [N]: the behaviour log-prob; None if it is `log_prob` for all samples."""
     first_use: torch.Tensor | None = None
@@ -175,6 +177,7 @@ class Rollout(Sequences):
             advantage=normalized(advantage, global_minibatch) if normalize else advantage,
             target=target,
             samples=samples,
+            index=index,
             behaviour_log_prob=behaviour_log_prob if self._has_older else None,
             first_use=older if self.first_use else None,
             before_statistics=None if before is None else at(before, samples),

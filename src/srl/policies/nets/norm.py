@@ -88,3 +88,20 @@ class RunningNorm(nn.Module):
         mean = (counts * means).sum(0) / total
         var = (counts * (variances + (means - mean).square())).sum(0) / total
         return float(counts.sum(0).max()), mean, var
+
+
+@torch.no_grad()
+def track_returns(scale: RunningNorm, head: nn.Module, returns: torch.Tensor) -> None:
+    """Updates the statistics of returns with [N] of them, and rescales a critic's last layer.
+
+    No value changes by that (van Hasselt et al. 2016, "Learning values across many orders of
+    magnitude"). The first returns only set the unit in which a fresh critic predicts. Unlike in the
+    paper, only the scale is normalised. With the mean subtracted, the critic would take an unknown
+    situation for an average one.
+    """
+    fresh, old_std = not float(scale.count), scale.std
+    scale.track(returns, "returns (rewards or values)")
+    if fresh:
+        return
+    for parameter in head.parameters():
+        parameter.mul_(old_std / scale.std)
