@@ -289,3 +289,49 @@ class Rivals(ParallelEnv):
             "counter": np.eye(4, dtype=np.float32)[self.light],
             "pointer": {"number": np.array([self.number], np.float32)},
         }
+
+
+class NameTogether(ParallelEnv):
+    """A team: each of two agents names the light that it sees. Both are paid the same, for the
+    share of right answers, and the global state has both lights."""
+
+    metadata = {"name": "name_together_v0", "render_modes": []}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.possible_agents = ["agent_0", "agent_1"]
+        self.agents: list[str] = []
+        self.render_mode = render_mode
+        self.random = np.random.default_rng()
+        self.state_space = spaces.Box(0, 1, (8,), np.float32)
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(0, 1, (4,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.agents = list(self.possible_agents)
+        self.time = 0
+        return self._draw(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        right = [int(actions[a]) == x for a, x in zip(self.agents, self.lights, strict=True)]
+        rewards = dict.fromkeys(self.agents, float(np.mean(right)) / STEPS)
+        self.time += 1
+        over = dict.fromkeys(self.agents, self.time == STEPS)
+        going_on = dict.fromkeys(self.agents, False)
+        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        if self.time == STEPS:
+            self.agents = []
+        return self._draw(), rewards, over, going_on, infos
+
+    def state(self) -> np.ndarray:
+        return np.eye(4, dtype=np.float32)[self.lights].reshape(-1)
+
+    def _draw(self) -> dict[str, Any]:
+        self.lights = self.random.integers(4, size=2)
+        shown = np.eye(4, dtype=np.float32)[self.lights]
+        return dict(zip(self.possible_agents, shown, strict=True))

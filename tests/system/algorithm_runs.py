@@ -68,6 +68,7 @@ _CONTINUOUS = {
     "algorithm.updates_per_step": 0.5,
     "algorithm.critic_hidden_sizes": [32, 32],
 }
+_TEAM_VALUES = {**_REPLAY, "algorithm.target_steps": 50, "algorithm.epsilon_steps": 500}
 TASKS = {
     "ppo": Task(env="NameIt", goal=0.7, layout="inline", settings=_ACTOR_CRITIC),
     "appo": Task(env="NameIt", goal=0.7, layout="remote", settings=_ACTOR_CRITIC),
@@ -91,6 +92,9 @@ TASKS = {
         settings={**_CONTINUOUS, "algorithm.initial_temperature": 0.01},
     ),
     "td3": Task(env="PointAt", goal=0.6, layout="inline", settings=_CONTINUOUS),
+    "mappo": Task(env="NameTogether", goal=0.7, layout="inline", settings=_ACTOR_CRITIC),
+    "vdn": Task(env="NameTogether", goal=0.7, layout="shared", settings=_TEAM_VALUES),
+    "qmix": Task(env="NameTogether", goal=0.7, layout="remote", settings=_TEAM_VALUES),
     "bc": Task(
         env="NameIt",
         goal=0.9,
