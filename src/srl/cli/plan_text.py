@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from srl.cli.plan_facts import (
+from srl.launch.plan.facts import (
     age_text,
     agent_text,
     envs_text,
