@@ -58,6 +58,15 @@ def read_limited(path: Path, max_bytes: int) -> bytes:
         return data
 
 
+def read_part(path: Path, offset: int, max_bytes: int) -> tuple[bytes, int, int]:
+    """At most `max_bytes` of a file from `offset` on, and the size and the inode of the file. A
+    negative offset counts from the end. Raises as `read_limited` does, but for no size."""
+    with _open(path) as file:
+        found = os.fstat(file.fileno())
+        file.seek(max(0, found.st_size + offset) if offset < 0 else offset)
+        return file.read(max_bytes), found.st_size, found.st_ino
+
+
 def read_lines(path: Path, max_bytes: int) -> Iterator[bytes]:
     """The lines of a file that another user may have written. Raises as `read_limited` does, for a
     line of more than `max_bytes`."""

@@ -13,7 +13,7 @@ from srl.envs.protocol import EnvConfig
 from srl.errors import CheckpointError, ConfigError, RunError
 from srl.experiment import Experiment, PolicyConfig
 from srl.launch.directory.run_dir import RunDir
-from srl.launch.run.status import StatusFile
+from srl.launch.run.status_file import StatusFile
 from srl.reporting.summary import read_summary
 from srl.run import Run, assemble, resume, train
 from srl.services.checkpoints import read_weights

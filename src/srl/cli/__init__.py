@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from srl.cli import bench, plan, play, scale, show, status, train, tune, worker
+from srl.cli import ask, bench, plan, play, show, status, train, tune, worker
 from srl.errors import ConfigError, MissingDependency, SrlError
 from srl.launch.process.reaper import SharedFiles, adopt_orphans, descendants, end_own_descendants
 from srl.launch.run.signals import Interrupted, ignored, interrupt_command
@@ -42,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (train, play, show, plan, status, scale, worker, bench, tune):
+    for family in (train, play, show, plan, status, ask, worker, bench, tune):
         family.add_verbs(verbs)
     return parser
 

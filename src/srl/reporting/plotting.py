@@ -3,7 +3,6 @@ itself reports about its episodes."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from srl.errors import RunError, printable
-from srl.files import read_limited
+from srl.reporting.curves import Array, group_runs, mean_and_spread
 from srl.services.metric_names import columns
 from srl.services.metrics import read_metrics
-from srl.settings import MAX_CONFIG_BYTES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,11 +32,6 @@ _MAX_REPORTED = 20
 """Most of these panels; what an environment reports beyond them is left out."""
 _REPORTED = re.compile(r"(?:^|\.)(episode\.[^.]+)$")
 """The name of a metric that an environment declares, at the end of its key."""
-_SEED = re.compile(r"[-_. ]?\bseed[-_=. ]?\d+|[-_. ]s\d+$")
-_RUN_SETTING = re.compile(r"\s*(seed|run_dir)\s*:")
-_GRID_POINTS = 300
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ def plot_runs(run_dirs: Sequence[Path], output: Path) -> Path:
     """
     if not run_dirs:
         raise RunError("plot: expected at least one run directory, got none.")
-    groups = _group(run_dirs)
+    groups = group_runs(run_dirs)
     lines = {path: read_metrics(path) for path in run_dirs}
     empty = [path for path in run_dirs if not lines[path]]
     if empty:
@@ -144,35 +137,6 @@ class _Colours:
         return self._known.setdefault(label, _COLOURS[len(self._known) % len(_COLOURS)])
 
 
-def _group(run_dirs: Sequence[Path]) -> dict[str, list[Path]]:
-    """Groups runs by experiment: a name for each, with its runs."""
-    by_key: dict[str, list[Path]] = {}
-    for path in run_dirs:
-        by_key.setdefault(_experiment(path), []).append(path)
-    common = os.path.commonpath([path.resolve().parent for path in run_dirs])
-    names: dict[str, list[Path]] = {}
-    for paths in by_key.values():
-        short = os.path.relpath(paths[0].resolve(), common)
-        name = _SEED.sub("", short).strip("/._- ") if len(paths) > 1 else short
-        name = name or paths[0].resolve().parent.name
-        if len(paths) > 1:
-            name += f" ({len(paths)} seeds)"
-        while name in names:
-            name += "'"
-        names[name] = paths
-    return names
-
-
-def _experiment(path: Path) -> str:
-    """The text that runs of one experiment share: all settings but seed and run directory."""
-    try:
-        text = read_limited(path / "config.yaml", MAX_CONFIG_BYTES).decode(errors="replace")
-        lines = text.splitlines()
-    except OSError:
-        return _SEED.sub("", str(path.resolve()))
-    return "\n".join(line for line in lines if not _RUN_SETTING.match(line))
-
-
 def _curves(
     groups: dict[str, list[Path]], lines: dict[Path, list[dict[str, Any]]], key: str
 ) -> list[_Curve]:
@@ -210,24 +174,10 @@ def _draw(panel: Axes, curve: _Curve, colour: str) -> None:
         marker = "o" if len(steps) == 1 else None
         panel.plot(steps, values, color=colour, lw=1.6, label=curve.label, marker=marker)
         return
-    steps, mean, spread = _mean_and_spread(curve.runs)
+    steps, mean, spread = mean_and_spread(curve.runs)
     alone = "o" if any(len(s) == 1 for s, _ in curve.runs) else None
     panel.plot(steps, mean, color=colour, lw=1.8, label=curve.label, marker=alone, ms=3)
     panel.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
-
-
-def _mean_and_spread(runs: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    """Mean and standard deviation over seeds, at common steps.
-
-    Each seed counts only up to its own last step; steps that no seed has are NaN.
-    """
-    grid = np.linspace(min(s[0] for s, _ in runs), max(s[-1] for s, _ in runs), _GRID_POINTS)
-    inside = np.array([(grid >= s[0]) & (grid <= s[-1]) for s, _ in runs])
-    values = np.array([np.interp(grid, s, v) for s, v in runs])
-    count = np.where(inside.any(0), inside.sum(0), np.nan)
-    mean = np.where(inside, values, 0.0).sum(0) / count
-    variance = np.where(inside, (values - mean) ** 2, 0.0).sum(0) / count
-    return grid, mean, np.sqrt(variance)
 
 
 def _draw_evaluations(

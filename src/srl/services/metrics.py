@@ -300,16 +300,23 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
         ) from None
     lines: list[dict[str, Any]] = []
     for raw in found:
-        try:
-            line = _line_decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if not isinstance(line.get("env_steps"), int):
+        line = decode_line(raw)
+        if line is None:
             continue
         while lines and lines[-1]["env_steps"] > line["env_steps"]:
             lines.pop()
         lines.append(line)
     return lines
+
+
+def decode_line(raw: bytes) -> dict[str, Any] | None:
+    """The metrics in a line of metrics.jsonl; None if it is incomplete, or has values that are not
+    numbers."""
+    try:
+        line = _line_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return line if isinstance(line.get("env_steps"), int) else None
 
 
 def _worker_values(times: list[WorkerTimes], seconds: float) -> dict[str, float]:

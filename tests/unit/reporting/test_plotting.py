@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from srl.errors import RunError
-from srl.reporting import plotting
+from srl.reporting.curves import group_runs, mean_and_spread
 from srl.reporting.plotting import plot_runs
 
 
@@ -77,7 +77,7 @@ def test_seeds_of_one_experiment_become_a_mean_with_a_band(tmp_path, monkeypatch
 
 def test_a_seed_that_ended_early_does_not_pull_the_mean(tmp_path):
     long, short = (np.arange(0.0, 11), np.full(11, 4.0)), (np.arange(0.0, 6), np.full(6, 2.0))
-    steps, mean, spread = plotting._mean_and_spread([long, short])
+    steps, mean, spread = mean_and_spread([long, short])
     assert mean[0] == 3.0
     assert spread[0] == 1.0
     assert (mean[-1], spread[-1], steps[-1]) == (4.0, 0.0, 10.0)
@@ -88,7 +88,7 @@ def test_seeds_that_have_no_step_in_common_are_not_joined_by_a_line():
         (np.array([1000.0]), np.array([-200.0])),
         (np.array([2000.0]), np.array([-150.0])),
     )
-    _, mean, spread = plotting._mean_and_spread([first, second])
+    _, mean, spread = mean_and_spread([first, second])
     assert (mean[0], mean[-1]) == (-200.0, -150.0)
     assert np.isnan(mean[1:-1]).all()
     assert np.isnan(spread[1:-1]).all()
@@ -96,7 +96,7 @@ def test_seeds_that_have_no_step_in_common_are_not_joined_by_a_line():
 
 def test_folders_named_by_seed_belong_together_without_a_config(tmp_path):
     runs = [make_run(tmp_path, name) for name in ("a-seed1", "a-seed2", "b-seed1")]
-    groups = plotting._group(runs)
+    groups = group_runs(runs)
     assert groups == {"a (2 seeds)": runs[:2], "b-seed1": runs[2:]}
 
 

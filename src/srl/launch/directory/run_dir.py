@@ -33,8 +33,8 @@ LOCK_FILE = ".lock"
 _LOCK_TEXT = b"srl run\n"
 """Content of a run's lock file: a file with that name alone does not prove that it is a run's."""
 _RUN_FILES = (
-    *(CONFIG_FILE, SIGNATURE_FILE, "metrics.jsonl", "summary.json", "status.json", "scale.json"),
-    *("scale_answer.json", "head.json", "job.sh", "plot.png", "events.out.tfevents.*.srl"),
+    *(CONFIG_FILE, SIGNATURE_FILE, "metrics.jsonl", "summary.json", "status.json", "request.json"),
+    *("answer.json", "head.json", "job.sh", "plot.png", "events.out.tfevents.*.srl"),
     *("checkpoints/.tmp-*", "checkpoints/.gone-*", "trainers"),
     *("sources/*.safetensors", "keys/join.key"),
     *("logs/controller.log", "logs/bridge.log", "logs/slurm.log", "logs/bridge-*.log"),

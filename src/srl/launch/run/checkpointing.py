@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from srl.errors import ConfigError
 from srl.launch.process.worker import write_checkpoint_path
 from srl.launch.run.controller import Controller
 from srl.launch.run.process_table import ProcessTable
@@ -93,6 +94,16 @@ class Checkpointing:
         self._controller.stats_table.checkpoint = number
         self._pending = (number, folder)
         self._process_table.notify(self._controller.stats_table)
+
+    def ask_now(self) -> None:
+        """Asks for a checkpoint because a user wants one; raises ConfigError if there is nothing to
+        write yet."""
+        self.ask()
+        if self._pending is None:
+            raise ConfigError(
+                "checkpoint: expected trainers that have started, got a run that still starts. Ask "
+                "again in a moment."
+            )
 
     def _written(self, number: int) -> bool:
         rows = self._controller.stats_table.rows

@@ -77,7 +77,7 @@ class Controller:
         self.plan = plan
         self.run_dir = run_dir
         self.store = store
-        self._arena = arena
+        self.arena = arena
         self.stats_table = StatsTable(arena, tuple(worker.name for worker in plan.workers))
         self.names = metric_names(experiment.policies, plan.env_spec)
         self.collector = Collector(run_dir, experiment.logging, self.names)
@@ -373,7 +373,7 @@ class Controller:
 
     def _local_accounts(self) -> dict[str, StreamAccount]:
         streams = self.plan.samples.items()
-        return {name: account(stream.spec, self._arena) for name, stream in streams}
+        return {name: account(stream.spec, self.arena) for name, stream in streams}
 
     def _accounts(self) -> dict[str, float]:
         """Counts for the summary: accounts of streams, environment failures and lost updates."""

@@ -19,11 +19,12 @@ from srl.launch.run.checkpointing import Checkpointing
 from srl.launch.run.controller import ENV_CALLS, POLL_SECONDS, Controller, Ending
 from srl.launch.run.liveness import Liveness, Verdict
 from srl.launch.run.process_table import ProcessTable
+from srl.launch.run.requests import STOP_REASON, Requests
 from srl.launch.run.restarts import Restarts
 from srl.launch.run.scaling import Scaling
 from srl.launch.run.signals import StopSignals
 from srl.launch.run.stall import LOOK_SECONDS, StallWatch
-from srl.launch.run.status import StatusFile
+from srl.launch.run.status_file import StatusFile
 from srl.launch.run.throttle import Throttle
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Message, Note
@@ -95,7 +96,13 @@ class ProcessRun:
         self.process_table.checkpoint = str(checkpoint.path.absolute()) if checkpoint else ""
         self.process_table.attach(self._plan, controller.stats_table)
         self._checkpointing = Checkpointing(controller, self.process_table)
-        self._scaling = Scaling(self._run_dir, controller, self.process_table)
+        self._requests = Requests(
+            self._run_dir,
+            scale=Scaling(self._run_dir, controller, self.process_table).scale,
+            checkpoint=self._checkpointing.ask_now,
+            stop=self._stop_as_asked,
+            refuse=lambda why: self._note("warning", "controller", why),
+        )
         self._steps_before: dict[str, int] = {}
         """Environment steps of each worker at its last restart."""
         self._throttle = Throttle(TURN_SECONDS)
@@ -158,7 +165,7 @@ class ProcessRun:
         self._stall_throttle.step(self._check_stall)
         self._controller.poll()
         self._checkpointing.step()
-        self._scaling.step()
+        self._requests.step()
         self._status.step()
 
     def _receive(self) -> None:
@@ -310,6 +317,9 @@ class ProcessRun:
 
     def _note(self, level: str, worker: str, text: str) -> None:
         self._controller.collector.add(Note(worker, level, text))  # type: ignore[arg-type]
+
+    def _stop_as_asked(self) -> None:
+        self._controller.ending = self._controller.ending or Ending("stopped", STOP_REASON)
 
     # -- the end -----------------------------------------------------------------------------------
 

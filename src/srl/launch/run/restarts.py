@@ -38,6 +38,11 @@ class Restarts:
             times.popleft()
         return len(times)
 
+    def seconds_since(self, process: str) -> float | None:
+        """Seconds since the last restart of a process; None if there was none."""
+        times = self._times.get(process)
+        return time.monotonic() - times[-1] if times else None
+
     def add(self, process: str, now: float) -> float:
         """Counts a restart, and returns the seconds to wait before it: 0, unless the process was
         started again before and soon ended."""

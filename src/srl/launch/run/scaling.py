@@ -1,5 +1,4 @@
-"""Scales a run: workers join and leave it while it goes on. `srl scale` writes a request into one
-file, and the head writes its answer into another.
+"""Scales a run: workers join and leave it while it goes on.
 
 The plan has room for a group's `max_count` workers; the head starts and ends processes within it.
 Batches keep their size, so scaling does not change what is learned.
@@ -7,39 +6,13 @@ Batches keep their size, so scaling does not change what is learned.
 
 from __future__ import annotations
 
-import secrets
-import time
 from pathlib import Path
 
-import msgspec
-
-from srl.errors import ConfigError, RunError
-from srl.files import read_limited, write_atomically
+from srl.errors import ConfigError
 from srl.launch.run.controller import Controller
 from srl.launch.run.process_table import ProcessTable
 from srl.services.messages import Note
 from srl.workers.wiring import Plan
-
-SCALE_FILE = "scale.json"
-ANSWER_FILE = "scale_answer.json"
-MAX_SCALE_BYTES = 1 << 20
-EVERY_SECONDS = 0.5
-
-
-class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """How many workers of each group are to run."""
-
-    token: str
-    """The answer has the same token."""
-    counts: dict[str, int]
-
-
-class ScaleAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The head's answer to a request."""
-
-    token: str
-    refusal: str = ""
-    """Why the request was refused; empty if it was carried out."""
 
 
 def processes_of(plan: Plan, group: str) -> list[str]:
@@ -102,40 +75,11 @@ class Scaling:
 
     def __init__(self, run_dir: Path, controller: Controller, process_table: ProcessTable) -> None:
         self._run_dir = run_dir
-        self._path = run_dir / SCALE_FILE
         self._controller = controller
         self._process_table = process_table
-        self._next = 0.0
-        # Requests and answers from before this start do not count.
-        self._path.unlink(missing_ok=True)
-        (run_dir / ANSWER_FILE).unlink(missing_ok=True)
 
-    def step(self) -> None:
-        """Looks for a request every `EVERY_SECONDS`."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + EVERY_SECONDS
-        try:
-            data = read_limited(self._path, MAX_SCALE_BYTES)
-        except (OSError, ConfigError):
-            return
-        self._path.unlink(missing_ok=True)
-        try:
-            request = msgspec.json.decode(data, type=ScaleRequest)
-        except msgspec.DecodeError as error:
-            self._say("warning", f"{self._path}: expected a request, got {error}.")
-            return
-        refusal = ""
-        try:
-            self._scale(request.counts)
-        except ConfigError as error:
-            refusal = str(error)
-            self._say("warning", refusal)
-        answer = ScaleAnswer(token=request.token, refusal=refusal)
-        write_atomically(self._run_dir / ANSWER_FILE, msgspec.json.encode(answer))
-
-    def _scale(self, counts: dict[str, int]) -> None:
+    def scale(self, counts: dict[str, int]) -> None:
+        """Starts and ends processes, so that each group has this many workers."""
         plan, process_table = self._controller.plan, self._process_table
         check_scale(plan, counts, self._run_dir)
         groups = {worker.group for worker in plan.workers}
@@ -148,33 +92,5 @@ class Scaling:
             for process in processes[count:]:
                 if process in process_table.wanted:
                     process_table.remove(process)
-            self._say("info", f"{group}: {scaled[group]} -> {count} workers")
-
-    def _say(self, level: str, text: str) -> None:
-        self._controller.collector.add(Note("controller", level, text))  # type: ignore[arg-type]
-
-
-def ask_to_scale(run_dir: Path, counts: dict[str, int], seconds: float) -> None:
-    """Asks a run for this many workers of each group; raises ConfigError if the run refuses."""
-    token = secrets.token_hex(8)
-    request = ScaleRequest(token=token, counts=counts)
-    write_atomically(run_dir / SCALE_FILE, msgspec.json.encode(request))
-    deadline = time.monotonic() + seconds
-    while (answer := _read_answer(run_dir)) is None or answer.token != token:
-        if time.monotonic() > deadline:
-            raise RunError(
-                f"{run_dir}: expected an answer within {seconds:.0f} s, got none. See `srl status "
-                f"{run_dir}`."
-            )
-        time.sleep(0.05)
-    if answer.refusal:
-        raise ConfigError(answer.refusal)
-
-
-def _read_answer(run_dir: Path) -> ScaleAnswer | None:
-    try:
-        return msgspec.json.decode(
-            read_limited(run_dir / ANSWER_FILE, MAX_SCALE_BYTES), type=ScaleAnswer
-        )
-    except (OSError, ConfigError, msgspec.DecodeError):
-        return None
+            text = f"{group}: {scaled[group]} -> {count} workers"
+            self._controller.collector.add(Note("controller", "info", text))

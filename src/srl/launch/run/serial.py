@@ -16,12 +16,16 @@ from pathlib import Path
 
 from srl.arena.arena import HeapArena
 from srl.arena.shm import NoWakePipe
-from srl.errors import EnvError, MissingDependency, RunError, SrlError, WorkerError
+from srl.errors import ConfigError, EnvError, MissingDependency, RunError, SrlError, WorkerError
 from srl.launch.process.build import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.run.controller import Controller, Ending
+from srl.launch.run.requests import STOP_REASON, Requests
+from srl.launch.run.restarts import Restarts
 from srl.launch.run.signals import StopSignals
 from srl.launch.run.stall import stall_text
+from srl.launch.run.status_file import OneThread, StatusFile
 from srl.services.checkpoints import Checkpoint, read_part, write_part
+from srl.services.messages import Note
 from srl.services.metrics_client import InlineMetrics
 from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
@@ -62,6 +66,17 @@ class SerialRun:
             create_inference(inference.spec, arena)
         for sample in self._plan.samples.values():
             create_sample(sample.spec, arena)
+        self._status = StatusFile(
+            controller.run_dir, controller, OneThread(self._plan), Restarts(0.0)
+        )
+        self._asked_for_checkpoint = False
+        self._requests = Requests(
+            controller.run_dir,
+            scale=_refuse_to_scale,
+            checkpoint=self._ask_for_checkpoint,
+            stop=self._stop_as_asked,
+            refuse=lambda why: self._add(Note("controller", "warning", why)),
+        )
         self._metrics = InlineMetrics(self._add)
         self._workers: list[Worker] = []
 
@@ -101,6 +116,12 @@ class SerialRun:
         controller = self._controller
         controller.ending = controller.ending or Ending("stopped", self._signals.reason)
         controller.stats_table.stop = True
+
+    def _stop_as_asked(self) -> None:
+        self._controller.ending = self._controller.ending or Ending("stopped", STOP_REASON)
+
+    def _ask_for_checkpoint(self) -> None:
+        self._asked_for_checkpoint = True
 
     def _train(self) -> None:
         controller = self._controller
@@ -167,9 +188,12 @@ class SerialRun:
                 time.sleep(wait)
             self._current.name = "controller"
             controller.poll()
+            self._requests.step()
+            self._status.step()
             if controller.ending is not None:
                 return
-            if controller.checkpoint_due():
+            if controller.checkpoint_due() or self._asked_for_checkpoint:
+                self._asked_for_checkpoint = False
                 self._save(process_loop)
 
     def _is_stalled(self, process_loop: ProcessLoop, wait: float, moved: float) -> bool:
@@ -222,6 +246,13 @@ class SerialRun:
         self._arena.restore(saved)
         self._stats_table.stop = False
         return True
+
+
+def _refuse_to_scale(counts: dict[str, int]) -> None:
+    raise ConfigError(
+        "scale: expected a run in processes of its own, got layout serial, where all workers take "
+        "turns in one thread. Train with --layout inline or shared."
+    )
 
 
 @contextmanager
