@@ -106,7 +106,7 @@ class Pauses:
                 with suppress(Exception):
                     names = tuple(worker.name for worker in read_status(self._run_dir).workers)
                 continue
-            for path in self._shm.glob("srl-*/board.region"):
+            for path in self._shm.glob("srl-*/worker_stats.region"):
                 fits = path.stat().st_size == 64 + ROW_BYTES * len(names)
                 if path.parent.name not in self._boards and fits:
                     self._boards[path.parent.name] = StatsTable(ShmArena(path.parent, ""), names)
