@@ -136,6 +136,18 @@ class UnbuildablePolicy(ActorCritic):
         raise ValueError("no such network")
 
 
+class PolicyThatHangsFirst(ActorCritic):
+    """Hangs when it is made for the first time, and leaves the number of that process in a file,
+    which an environment variable names."""
+
+    def __init__(self, *args: Any) -> None:
+        with suppress(FileExistsError), open(os.environ["FIRST_MAKER"], "x") as file:
+            file.write(f"{os.getpid()}.")
+            file.flush()
+            time.sleep(1e6)
+        super().__init__(*args)
+
+
 class SlowPolicy(ActorCritic):
     """Waits with every batch that it answers, as for a device elsewhere."""
 

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from chaos import Versions
-from harness import FAULTY, SMALL, Training, checkpoints, read_summary, wait_for
+from harness import FAULTY, SMALL, Training, checkpoints, read_summary, runs, wait_for
 
 from srl.cli import main
 from srl.launch.process.process_state import is_stopped
@@ -38,14 +39,60 @@ def replaced(training: Training, name: str, pid: int) -> bool:
     return worker is not None and worker.pid != pid
 
 
-def test_a_trainer_that_is_killed_before_it_has_made_the_plan_is_replaced(start: Start) -> None:
+def test_a_trainer_that_is_killed_before_it_has_orders_is_replaced(start: Start) -> None:
     training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
-    planner = wait_for(lambda: training.workers().get("trainer-0"), "a trainer")
-    planner.kill()
+    trainer = wait_for(lambda: training.workers().get("trainer-0"), "a trainer")
+    trainer.kill()
     training.wait_for_updates(2)
-    assert training.workers()["trainer-0"].pid != planner.pid
+    assert training.workers()["trainer-0"].pid != trainer.pid
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
+
+
+def below(training: Training, word: str) -> list[psutil.Process]:
+    """Processes of a run with a word in their command line."""
+    found = psutil.Process(training.process.pid).children(recursive=True)
+    training.seen.update({process.pid: process for process in found})
+    return [process for process in found if runs(process, word)]
+
+
+def test_a_plan_is_made_also_if_its_maker_is_killed(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = tmp_path / "maker"
+    monkeypatch.setenv("FIRST_MAKER", str(maker))
+    training = start(
+        "CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL,
+        "--set", f"network.name={FAULTY}:PolicyThatHangsFirst",
+    )  # fmt: skip
+    wait_for(lambda: maker.exists() and maker.read_text().endswith("."), "a planner")
+    planner = psutil.Process(int(maker.read_text()[:-1]))
+    assert runs(planner, "srl.launch.process.planning")
+    planner.kill()
+    training.wait_for_updates(2)
+    assert training.stop(signal.SIGINT) == 130
+
+
+def test_killed_templates_are_replaced_when_a_worker_needs_them(start: Start, shm: Path) -> None:
+    training = start("CartPole-v1", "--layout", "shared", "--steps", "1e9", *SMALL)
+    training.wait_for_updates(2)
+    before = below(training, "srl.launch.process.template")
+    assert len(before) == 2, "one with torch, one without"
+    for template in before:
+        template.kill()
+    # Nobody else notices.
+    training.wait_for_updates(2)
+    for name in ("actor-0", "policy-0", "trainer-0"):
+        worker = training.workers()[name]
+        worker.kill()
+        wait_for(lambda n=name, pid=worker.pid: replaced(training, n, pid), f"a new {name}")
+        training.wait_for_updates(2)
+    after = below(training, "srl.launch.process.template")
+    assert len(after) == 2
+    assert not {one.pid for one in before} & {one.pid for one in after}
+    assert training.stop(signal.SIGINT) == 130
+    assert training.survivors() == []
+    assert list(shm.iterdir()) == []
 
 
 def test_killed_and_stopped_workers_are_replaced_and_the_run_goes_on(start: Start) -> None:

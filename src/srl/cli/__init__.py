@@ -14,7 +14,12 @@ from collections.abc import Sequence
 
 from srl.cli import ask, bench, plan, play, show, status, train, tune, worker
 from srl.errors import ConfigError, MissingDependency, SrlError
-from srl.launch.process.reaper import SharedFiles, adopt_orphans, descendants, end_own_descendants
+from srl.launch.process.descendants import (
+    SharedFiles,
+    adopt_orphans,
+    descendants,
+    end_own_descendants,
+)
 from srl.launch.run.signals import Interrupted, ignored, interrupt_command
 
 EXIT_FAILED = 1

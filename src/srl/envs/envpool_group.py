@@ -8,6 +8,7 @@ episode that terminates in the step of its time limit as truncated.
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -19,7 +20,6 @@ from srl.data.records import EnvStep
 from srl.data.spec import AgentSpec, Box
 from srl.data.tree import Tree
 from srl.envs.cost_hints import pool_threads
-from srl.envs.envpool_families import import_envpool
 from srl.envs.gym_group import checked_picture
 from srl.envs.protocol import EnvConfig, OnCall, PolicyAgents
 from srl.envs.spaces import ActionAdapter
@@ -48,7 +48,7 @@ class EnvPoolGroup(VectorGroup):
         on_call: OnCall,
         render: bool,
     ) -> None:
-        self._envpool = _import(config, name)
+        self._envpool = _import(config)
         self._name = name
         if name not in self._envpool.registration.registry.specs:
             known = self._envpool.list_all_envs()
@@ -234,10 +234,10 @@ class _Stepper:
         return obs, reward, terminated, truncated, info
 
 
-def _import(config: EnvConfig, name: str) -> Any:
+def _import(config: EnvConfig) -> Any:
     require("envpool", f"environment {config.id!r}")
     try:
-        return import_envpool(name)
+        return importlib.import_module("envpool")
     except ImportError as error:
         raise _cannot_start(config, error) from error
 

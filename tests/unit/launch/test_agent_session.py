@@ -33,7 +33,11 @@ def test_the_end_of_a_process_tells_what_its_workers_said_last(tmp_path: Path) -
     try:
         agent_session.handle(Brief(plan=packed, run_dir=str(tmp_path), probe=""))
         agent_session.handle(Start(process="actor-0", incarnation=4, modules=()))
-        (started,) = (message for message in told(agent_session) if isinstance(message, Started))
+        found: list[Started] = []
+        while not found:
+            agent_session.turn()
+            found = [message for message in told(agent_session) if isinstance(message, Started)]
+        (started,) = found
         process = psutil.Process(started.pid)
         assert agent_session.beat(time.monotonic()) is not None
         # After the last beat, and before the end is seen:

@@ -54,6 +54,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def reaper(tmp_path: Path) -> Iterator[ReaperClient]:
+    ENDED.clear()
     one = ReaperClient(tmp_path / "folder", dict(os.environ))
     yield one
     one.end()
@@ -67,19 +68,32 @@ def shared_file() -> Iterator[Path]:
 
 
 def start(reaper: ReaperClient, *arguments: str) -> tuple[int, int]:
-    """A Python program below a reaper: its number, and the end of its standard input."""
+    """A Python program below a reaper: its process id, and the end of its standard input."""
     source, ours = os.pipe()
     output = os.open(os.devnull, os.O_WRONLY)
     try:
-        return reaper.start([sys.executable, "-c", *arguments], source, output), ours
+        number = reaper.start([sys.executable, "-c", *arguments], source, output)
     finally:
         os.close(source)
         os.close(output)
+    while number not in reaper.pids:
+        ENDED.update({reaper.pids[one]: code for one, code in reaper.ends(1.0)})
+    return reaper.pids[number], ours
+
+
+ENDED: dict[int, int] = {}
+"""Exit codes that were told before anybody asked, by process id."""
+
+
+def kill(reaper: ReaperClient, pid: int) -> None:
+    reaper.kill(next(number for number, one in reaper.pids.items() if one == pid))
 
 
 def ends(reaper: ReaperClient, count: int) -> dict[int, int]:
-    found: dict[int, int] = {}
-    wait_for(lambda: found.update(reaper.ends(1.0)) or len(found) == count)
+    """The exit codes of processes that have ended, by process id."""
+    found = {pid: ENDED.pop(pid) for pid in list(ENDED)}
+    while len(found) < count:
+        found.update({reaper.pids[number]: code for number, code in reaper.ends(1.0)})
     return found
 
 
@@ -96,7 +110,7 @@ def engine_at(path: Path) -> int:
 def test_exit_codes_and_signals_are_told(reaper: ReaperClient) -> None:
     failed, _ = start(reaper, "raise SystemExit(7)")
     killed, ours = start(reaper, WAITS)
-    reaper.kill(killed)
+    kill(reaper, killed)
     assert ends(reaper, 2) == {failed: 7, killed: -signal.SIGKILL}
     os.close(ours)
 
@@ -161,6 +175,7 @@ def test_all_ends_with_the_parent_however_that_ends(tmp_path: Path) -> None:
         "from srl.launch.process.children import Children\n"
         "children = Children(Path(sys.argv[1]), None)\n"
         "children.start('one', 0, 'timeit', '-n1', '-r1', 'import time; time.sleep(1e6)')\n"
+        "while not children.living['one'].pid: children.wait('one', 1.0)\n"
         "print(children.living['one'].pid, flush=True); os.read(0, 1)\n"
     )
     parent = subprocess.Popen(
@@ -186,7 +201,7 @@ def test_children_of_a_killed_reaper_are_killed_and_others_can_be_started(tmp_pa
     try:
         children.start("one", 0, *sleeps)
         children.start("two", 3, *sleeps)
-        above = psutil.Process(children.living["one"].pid).parent()
+        above = psutil.Process(pid_of(children, "one")).parent()
         assert above is not None
         above.kill()
         found = wait_for(children.exits)
@@ -200,6 +215,10 @@ def test_children_of_a_killed_reaper_are_killed_and_others_can_be_started(tmp_pa
         assert [each.code for each in wait_for(children.exits)] == [-signal.SIGKILL]
     finally:
         children.end(0.0)
+
+
+def pid_of(children: Children, name: str) -> int:
+    return int(wait_for(lambda: children.is_alive(name) and children.living[name].pid))
 
 
 def stopped(pid: int) -> psutil.Process:
@@ -221,7 +240,7 @@ def test_a_stopped_reaper_tells_of_ends_and_kills(reaper: ReaperClient) -> None:
     other, ours = start(reaper, WAITS)
     process = psutil.Process(other)
     stopped(above)
-    reaper.kill(other)
+    kill(reaper, other)
     # Nobody listens to it.
     wait_for(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
     os.close(ours)

@@ -13,8 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from srl.envs.envpool_families import import_envpool
-from srl.extras import require
+from srl.extras import import_extra
 
 POSITIONS = [0, 2]
 """Indices of the observation that are kept: position and angle."""
@@ -27,8 +26,7 @@ class MaskedPool(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray])
     has_action_mask = False
 
     def __init__(self, *, num_envs: int) -> None:
-        require("envpool", "CartPole without velocities")
-        envpool = self._envpool = import_envpool("CartPole-v1")
+        envpool = self._envpool = import_extra("envpool", "CartPole without velocities")
         self.num_envs = num_envs
         spec = envpool.make_spec("CartPole-v1")
         with warnings.catch_warnings():

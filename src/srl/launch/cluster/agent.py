@@ -36,8 +36,8 @@ from srl.launch.cluster.protocol import (
     encode,
 )
 from srl.launch.plan.build import available_cores
+from srl.launch.process.descendants import signal_at_parents_death
 from srl.launch.process.descriptors import raise_descriptor_limit, wait_readable
-from srl.launch.process.reaper import signal_at_parents_death
 from srl.net.keys import JoinKey, load_join_key
 from srl.net.receiver import Socket
 from srl.net.sockets import Wire

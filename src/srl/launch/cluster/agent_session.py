@@ -80,6 +80,8 @@ class AgentSession:
         self._ending = False
         self._bridge_end = ""
         """How the bridge ended, until it is replaced."""
+        self._unreported: set[str] = set()
+        """Started processes whose process id was not reported yet."""
 
     def fileno(self) -> int:
         """The descriptor of the socket that this host's workers report to."""
@@ -132,9 +134,7 @@ class AgentSession:
 
     def _start(self, message: Start) -> None:
         self._node.start(message.process, message.incarnation, message.modules)
-        pid = self._node.pid(message.process)
-        started = Started(process=message.process, incarnation=message.incarnation, pid=pid)
-        self.channel.post(started)
+        self._unreported.add(message.process)
 
     def _order(self, message: GiveOrders) -> None:
         if not self._is_running(message):
@@ -172,6 +172,7 @@ class AgentSession:
         if reports and room:
             self.channel.post(Reports(reports))
         ended = self._node.exits()
+        self._report_started()
         for process, text in self._node.children.output():
             if room:
                 self.channel.post(Output(process, text))
@@ -205,6 +206,16 @@ class AgentSession:
                     incarnation=endpoint.incarnation,
                 )
             )
+
+    def _report_started(self) -> None:
+        """Reports the process ids that have become known."""
+        for process in list(self._unreported):
+            child = self._node.children.living.get(process)
+            if child is None or child.pid:
+                self._unreported.discard(process)
+            if child is not None and child.pid:
+                started = Started(process=process, incarnation=child.incarnation, pid=child.pid)
+                self.channel.post(started)
 
     def beat(self, now: float) -> Heartbeat | None:
         """A heartbeat, if one is due."""

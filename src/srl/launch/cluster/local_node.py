@@ -9,7 +9,6 @@ from pathlib import Path
 from srl.arena.shm import LockHeld, ShmArena, bump_placement, make_wake_pipe, remove_wake_pipe
 from srl.launch.cluster.node import Exit
 from srl.launch.process.children import Children
-from srl.launch.process.planning import Draft
 from srl.launch.process.process_state import Condition, ProcessStates
 from srl.launch.process.reclaim import reclaim, reclaim_relayed
 from srl.launch.process.worker import LEAVE, WorkerOrders
@@ -65,11 +64,7 @@ class LocalNode:
         if self._bridged:
             make_wake_pipe(self._arena.folder, process)
             bump_placement(self._arena.folder)
-        self.children.start(process, incarnation, WORKER_MODULE, process, *modules)
-
-    def draft(self, process: str, draft: Draft) -> None:
-        """Asks a process for a plan."""
-        self.children.tell(process, draft)
+        self.children.start(process, incarnation, WORKER_MODULE, process, modules=modules)
 
     def order(self, process: str, checkpoint: str) -> None:
         """Gives a process its part of the plan."""
@@ -136,7 +131,7 @@ class LocalNode:
         return self.children.is_alive(process)
 
     def pid(self, process: str) -> int:
-        """The process id of a process; 0 if it does not run here."""
+        """The process id of a process; 0 if it does not run here, or is not known yet."""
         child = self.children.living.get(process)
         return child.pid if child is not None else 0
 

@@ -21,6 +21,7 @@ from srl.bridge.bridge import Bridge, message_limits
 from srl.bridge.messenger import BridgePlan, SampleRoute, WeightsRoute
 from srl.errors import SrlError
 from srl.launch.process.failure_report import Failure, failure_path
+from srl.launch.process.interpreter import log_to_stderr
 from srl.launch.run.signals import leave_to_parent
 from srl.net.links import Links
 from srl.net.peers import BridgeEndpoint, write_bridge_endpoint
@@ -84,9 +85,7 @@ def main() -> int:
     """Runs the bridge of one host and returns its exit code."""
     leave_to_parent()
     faulthandler.enable()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    log_to_stderr()
     line = sys.stdin.buffer.readline()
     if not line:
         return 0

@@ -1,31 +1,33 @@
-"""Makes the plan of a run in a worker process.
+"""Makes the plan of a run in a process of its own: `python -m srl.launch.process.planning`.
 
-A plan needs the shapes of the networks, so the process that makes it imports torch. A trainer's
-process imports torch in any case. So it makes the plan, and the head saves about a second at the
-start of the run.
+A plan needs the shapes of the networks, so the process that makes it imports torch. The template
+of the workers with torch forks it. So the head imports no torch, and stays small.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import srl.errors
-from srl.arena.shm import CONTROLLER, ShmArena
 from srl.data.spec import EnvSpec
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment
 from srl.files import write_atomically
 from srl.launch.plan.build import make_plan
+from srl.launch.process.interpreter import exit_now, log_to_stderr
+from srl.launch.run.signals import leave_to_parent
 from srl.settings import convert
+from srl.tracebacks import USER_ERRORS, described
 from srl.workers.wiring import Plan
 
 ANSWER_FILE = "plan.json"
 
 
-class Draft(msgspec.Struct, tag=True, kw_only=True):
+class Draft(msgspec.Struct, kw_only=True):
     """A request for a plan: the arguments of `make_plan`."""
 
     experiment: dict[str, Any]
@@ -50,13 +52,19 @@ class Refused(msgspec.Struct, tag=True, kw_only=True):
     message: str
 
 
-def write_answer(draft: Draft) -> None:
-    """Makes the plan, writes the answer into the run's folder and wakes the head."""
-    folder = Path(draft.folder)
-    write_atomically(folder / ANSWER_FILE, msgspec.json.encode(_answer(draft)))
-    arena = ShmArena(folder, "planner")
-    arena.wake(CONTROLLER)
-    arena.close()
+def main() -> int:
+    """Reads a draft from standard input, and writes the answer into the run's folder."""
+    leave_to_parent()
+    log_to_stderr()
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        more = os.read(0, 1 << 16)
+        if not more:
+            return 0
+        data += more
+    draft = msgspec.json.decode(data, type=Draft)
+    write_atomically(Path(draft.folder) / ANSWER_FILE, msgspec.json.encode(_answer(draft)))
+    return 0
 
 
 def _answer(draft: Draft) -> Planned | Refused:
@@ -71,10 +79,14 @@ def _answer(draft: Draft) -> Planned | Refused:
         return Planned(plan=plan)
     except SrlError as error:
         return Refused(error=type(error).__name__, message=str(error))
+    except USER_ERRORS as error:
+        return Refused(
+            error=RunError.__name__, message=f"the run could not start: {described(error)}"
+        )
 
 
 def read_answer(folder: Path) -> Plan | None:
-    """The plan, or None while there is no answer; raises the error of a refusal."""
+    """The plan, or None if there is no answer; raises the error of a refusal."""
     try:
         data = (folder / ANSWER_FILE).read_bytes()
     except FileNotFoundError:
@@ -85,3 +97,7 @@ def read_answer(folder: Path) -> Plan | None:
         # Without the constructor: for some exceptions it would make another message.
         raise kind.__new__(kind, answer.message)
     return answer.plan
+
+
+if __name__ == "__main__":
+    exit_now(main())

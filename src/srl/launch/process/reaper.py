@@ -5,198 +5,57 @@ input. On Linux the reaper is a child subreaper: the system gives it all orphans
 process that a worker starts stays below the reaper. This holds for a process in its own session,
 for one that was forked twice, and for one without an environment.
 
-When a worker has ended, the reaper ends what that worker left behind. When the run ends, or the
-parent is gone for any reason, the reaper ends everything else. Stopped processes are ended too.
+The reaper starts a process by a command, or has a template fork it; in both cases the reaper is its
+parent. When a worker has ended, the reaper ends what that worker left behind. When the run ends, or
+the parent is gone for any reason, the reaper ends everything else. Stopped processes are ended too.
 
-This file imports little, and only from the standard library: all other processes wait until the
-reaper has started.
+It imports little, and only from the standard library: all other processes wait until it has
+started.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
+import resource
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
-ORPHAN_SECONDS = 0.5
-"""How long the orphans of a worker may take to end by themselves, as trackers of shared memory
-do."""
+if __name__ == "__main__":
+    # Started by its path and without other packages, because that is fast.
+    sys.path.append(os.path.abspath(f"{os.path.dirname(__file__)}/../../.."))
+
+from srl.launch.process.descendants import (
+    ORPHAN_SECONDS,
+    POLL_SECONDS,
+    Process,
+    SharedFiles,
+    adopt_orphans,
+    end_descendants,
+    read_bytes,
+    signal_at_parents_death,
+)
+from srl.launch.process.template_process import Job, TemplateProcess
+
 PARENT_SECONDS = 2.0
 """How long workers may take to finish by themselves when the parent is gone."""
-KILL_SECONDS = 5.0
-"""How long to wait for the end of killed processes. One that waits for a disk takes longer."""
-POLL_SECONDS = 0.02
+URGE_SECONDS = 0.5
+"""Time between two looks at a template that has not done its jobs."""
 LENGTH_BYTES = 4
 MARK = "SRL_REAPER_MARK"
 """Environment variable that says from which worker a process descends."""
-SHARED_MEMORY = "/dev/shm"
-_TRACKER = b"multiprocessing.resource_tracker"
-_SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36
-"""Options of Linux's prctl."""
-
-Process = tuple[int, int]
-"""The session and the parent of a process."""
 
 
-def adopt_orphans() -> None:
-    """Makes this process the new parent of all orphans below it; Linux only."""
-    _prctl(_SET_SUBREAPER, 1)
+class _Child:
+    """A process that was started here: the number of its job, and its mark."""
 
-
-def signal_at_parents_death(number: int) -> None:
-    """Makes the system send this process a signal when its parent ends; Linux only."""
-    _prctl(_SET_DEATH_SIGNAL, number)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
-def descendants(pid: int, spared: Collection[int] = ()) -> dict[int, Process]:
-    """All processes that run below a process, except those in `spared` and what is below them.
-
-    Empty if the system does not list processes.
-    """
-    running: dict[int, Process] = {}
-    below: dict[int, list[int]] = {}
-    for name in _listed("/proc"):
-        if name.isdecimal():
-            stat = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-            if stat and stat[0] not in b"ZX":
-                running[int(name)] = (int(stat[3]), int(stat[1]))
-                below.setdefault(int(stat[1]), []).append(int(name))
-    found: dict[int, Process] = {}
-    unvisited = [pid]
-    while unvisited:
-        for one in below.get(unvisited.pop(), ()):
-            if one not in spared:
-                found[one] = running[one]
-                unvisited.append(one)
-    return found
-
-
-class SharedFiles:
-    """Files in shared memory that were made after this object, and that ended processes held."""
-
-    def __init__(self) -> None:
-        self._before = {name: _inode(name) for name in _listed(SHARED_MEMORY)}
-        self._held: set[str] = set()
-
-    def note(self, pid: int) -> None:
-        """Notes which new files a process holds; call this before killing it."""
-        for name in _held_by(pid):
-            if _inode(name) != self._before.get(name):
-                self._held.add(name)
-
-    def remove(self) -> None:
-        """Removes noted files that no process holds any more."""
-        if not self._held:
-            return
-        still_held: set[str] = set()
-        for name in _listed("/proc"):
-            if name.isdecimal():
-                still_held.update(_held_by(int(name)))
-        for name in self._held - still_held:
-            with suppress(OSError):
-                os.unlink(f"{SHARED_MEMORY}/{name}")
-        self._held.clear()
-
-
-def _held_by(pid: int) -> Iterator[str]:
-    """The names of files in shared memory that a process has mapped or open."""
-    prefix = SHARED_MEMORY.encode() + b"/"
-    for line in _read(f"/proc/{pid}/maps").splitlines():
-        _, found, name = line.partition(prefix)
-        if found and b"/" not in name and not name.endswith(b" (deleted)"):
-            yield os.fsdecode(name)
-    for fd in _listed(f"/proc/{pid}/fd"):
-        with suppress(OSError):
-            folder, _, file = os.readlink(f"/proc/{pid}/fd/{fd}").rpartition("/")
-            if folder == SHARED_MEMORY and not file.endswith(" (deleted)"):
-                yield file
-
-
-def end_descendants(
-    files: SharedFiles,
-    grace_seconds: float,
-    reap: Callable[[], None],
-    wanted: Callable[[int, Process], bool] = lambda pid, process: True,
-    spared: Collection[int] = (),
-) -> None:
-    """Kills the `wanted` processes below this one, after `grace_seconds` to end by themselves.
-
-    Processes in `spared`, and what is below them, are left alone. `reap` reaps ended children.
-    """
-
-    def remaining() -> list[int]:
-        reap()
-        return [pid for pid, one in descendants(os.getpid(), spared).items() if wanted(pid, one)]
-
-    deadline = time.monotonic() + grace_seconds
-    while (found := remaining()) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-    deadline = time.monotonic() + KILL_SECONDS
-    while found and time.monotonic() < deadline:
-        for pid in found:
-            files.note(pid)
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(POLL_SECONDS / 10)
-        found = remaining()
-    reap()
-    files.remove()
-
-
-def end_own_descendants(files: SharedFiles, before: Collection[int]) -> None:
-    """Ends all processes that a command has started. The command must start nothing afterwards.
-
-    Processes that were below the command `before` are left alone. They are not its own: a shell
-    that replaces itself by the command (`exec`) leaves its children to it.
-    """
-
-    def reap() -> None:
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-    def wanted(pid: int, process: Process) -> bool:
-        # The tracker of this process's own shared memory ends by itself right after this process.
-        return process[1] != os.getpid() or _TRACKER not in _read(f"/proc/{pid}/cmdline")
-
-    end_descendants(files, ORPHAN_SECONDS, reap, wanted, before)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _inode(name: str) -> int:
-    try:
-        return os.stat(f"{SHARED_MEMORY}/{name}").st_ino
-    except OSError:
-        return 0
-
-
-# -- the reaper's own process ----------------------------------------------------------------------
+    def __init__(self, number: int, mark: str) -> None:
+        self.number = number
+        self.mark = mark
 
 
 class _Reaper:
@@ -209,11 +68,16 @@ class _Reaper:
         self._received = bytearray()
         self._fds: list[int] = []
         """Received descriptors that no order has used yet."""
-        self._children: dict[int, str] = {}
-        """The mark of each running process that was started here, by its process id."""
+        self._children: dict[int, _Child] = {}
+        """The running processes that were started here, by process id."""
+        self._templates: dict[str, TemplateProcess] = {}
+        self._unknown: dict[int, int] = {}
+        """Wait statuses of ended processes that a template may still report, by process id."""
         self._orphans: list[tuple[float, int, str]] = []
         """By ended child: when to end its orphans, and the session and mark that identify them."""
         self._count = 0
+        # The descriptors of waiting jobs are held here.
+        self._max_jobs = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     def run(self) -> None:
         """Obeys the orders of the parent until it orders the end or is gone."""
@@ -222,24 +86,34 @@ class _Reaper:
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        poll = select.poll()
-        for fd in (self._parent.fileno(), reading, *_watched_parent()):
-            poll.register(fd, select.POLLIN)
+        watched = _watched_parent()
         while True:
+            templates = {one.fileno(): one for one in self._templates.values() if one.pid}
+            poll = select.poll()
+            for fd in (self._parent.fileno(), reading, *watched, *templates):
+                if fd >= 0:
+                    poll.register(fd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(self._poll_timeout_ms())}
             if reading in ready:
                 with suppress(BlockingIOError):
                     os.read(reading, 4096)
             self._reap()
             self._end_orphans()
-            if ready - {reading} and not self._handle_orders():
+            for fd in ready & templates.keys():
+                # Its end may have been noticed a moment ago.
+                if templates[fd].fileno() == fd:
+                    self._hear(templates[fd])
+            for template in self._templates.values():
+                template.urge()
+            if ready & {self._parent.fileno(), *watched} and not self._handle_orders():
                 return
 
     def _poll_timeout_ms(self) -> float | None:
-        """Milliseconds until orphans must be ended; None if there are none."""
-        if not self._orphans:
-            return None
-        return max(0.0, self._orphans[0][0] - time.monotonic()) * 1000.0
+        """Milliseconds until orphans must be ended or a template urged; None if there are none."""
+        waits = [URGE_SECONDS for one in self._templates.values() if one.num_jobs]
+        if self._orphans:
+            waits.append(max(0.0, self._orphans[0][0] - time.monotonic()))
+        return min(waits) * 1000.0 if waits else None
 
     def _handle_orders(self) -> bool:
         """Reads and carries out orders of the parent; False when the reaper must end."""
@@ -251,11 +125,15 @@ class _Reaper:
         if not data:
             self._end_without_parent()
             return False
+        for fd in fds:
+            os.set_inheritable(fd, False)
         self._fds += fds
         self._received += data
         for order, *words in self._orders():
             if order == b"start":
                 self._start(words)
+            elif order == b"template":
+                self._add_template(words)
             elif order == b"kill":
                 self._kill(int(words[0]))
             else:
@@ -276,36 +154,97 @@ class _Reaper:
     def _end_all(self, seconds: float) -> None:
         """Kills everything below the reaper; children have some `seconds` to finish first."""
         deadline = time.monotonic() + seconds
+        for template in self._templates.values():
+            template.kill()
+            for job in template.ended():
+                job.close()
+        self._templates.clear()
         while self._children and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             self._reap()
         for pid in list(self._children):
-            self._kill(pid)
+            self._kill_child(pid)
         end_descendants(self._files, ORPHAN_SECONDS, self._reap)
 
+    # -- starting ----------------------------------------------------------------------------------
+
+    def _add_template(self, words: list[bytes]) -> None:
+        """Starts a template, which imports modules while nobody needs it yet."""
+        name, *command = words
+        output = self._fds.pop(0)
+        template = TemplateProcess(lambda source: self._run(command, source, output, self._mark()))
+        self._templates[name.decode()] = template
+        template.open()
+
     def _start(self, words: list[bytes]) -> None:
-        """Starts a command, with the two oldest descriptors as its standard input and output."""
-        source, output = self._fds[:2]
+        """Starts a process, with the two oldest descriptors as its standard input and output."""
+        number, name, *command = words
+        job = Job(int(number), command, *self._fds[:2])
         del self._fds[:2]
+        template = self._templates.get(name.decode())
+        if template is None or template.failed or template.num_jobs >= self._max_jobs:
+            self._start_command(job)
+        else:
+            template.add(job)
+
+    def _start_command(self, job: Job) -> None:
+        mark = self._mark()
+        self._note_started(job, self._run(job.words, job.source, job.output, mark), mark)
+
+    def _hear(self, template: TemplateProcess) -> None:
+        """Takes what a template says: it may have forked a process, which waits for its mark."""
+        answer = template.answer()
+        if answer is None:
+            return
+        job, pid = answer
+        mark = self._mark()
+        self._note_started(job, pid, mark)
+        if pid in self._unknown:
+            self._note_end(pid, self._unknown[pid])
+        elif job.cancelled:
+            self._kill_child(pid)
+        self._unknown.clear()
+        template.send_mark(mark)
+
+    def _mark(self) -> str:
+        """A new mark. All have the same length, so that a forked process can replace its own."""
         self._count += 1
+        return f"{os.getpid():010}.{self._count:010}"
+
+    def _run(self, words: list[bytes], source: int, output: int, mark: str) -> int:
+        """Runs a command in a new process, and returns its process id."""
         reaper = os.getpid()
-        mark = f"{reaper}.{self._count}"
         pid = os.fork()
         if pid == 0:
             try:
                 _run_command(words, source, output, mark, reaper)
             finally:
                 os._exit(127)
-        os.close(source)
-        os.close(output)
-        self._children[pid] = mark
-        self._report(f"started {pid}\n")
+        return pid
 
-    def _kill(self, pid: int) -> None:
+    def _note_started(self, job: Job, pid: int, mark: str) -> None:
+        job.close()
+        self._children[pid] = _Child(job.number, mark)
+        self._report(f"started {job.number} {pid}\n")
+
+    # -- ending ------------------------------------------------------------------------------------
+
+    def _kill(self, number: int) -> None:
+        """Kills the process of a job, or takes the job back if it has none yet."""
+        for template in self._templates.values():
+            job = template.cancel(number)
+            if job is not None:
+                job.close()
+                self._report(f"ended {number} {-signal.SIGKILL}\n")
+        for pid, child in self._children.items():
+            if child.number == number:
+                self._kill_child(pid)
+                return
+
+    def _kill_child(self, pid: int) -> None:
         # It was not reaped yet, so no other process can have this process id.
-        if pid in self._children:
-            self._files.note(pid)
-            os.kill(pid, signal.SIGKILL)
+        self._files.note(pid)
+        os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         """Reaps all ended processes, and reports the exit codes of those that were started here."""
@@ -314,10 +253,31 @@ class _Reaper:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     return
-                mark = self._children.pop(pid, None)
-                if mark is not None:
-                    self._orphans.append((time.monotonic() + ORPHAN_SECONDS, pid, mark))
-                    self._report(f"ended {pid} {os.waitstatus_to_exitcode(status)}\n")
+                if pid in self._children:
+                    self._note_end(pid, status)
+                elif not self._note_template_end(pid) and self._is_forking():
+                    self._unknown[pid] = status
+
+    def _is_forking(self) -> bool:
+        return any(template.is_forking for template in self._templates.values())
+
+    def _note_end(self, pid: int, status: int) -> None:
+        child = self._children.pop(pid)
+        self._orphans.append((time.monotonic() + ORPHAN_SECONDS, pid, child.mark))
+        self._report(f"ended {child.number} {os.waitstatus_to_exitcode(status)}\n")
+
+    def _note_template_end(self, pid: int) -> bool:
+        """Starts what an ended template has left undone; whether the process was a template."""
+        for template in self._templates.values():
+            if template.pid == pid:
+                for job in template.ended():
+                    if job.cancelled:
+                        job.close()
+                        self._report(f"ended {job.number} {-signal.SIGKILL}\n")
+                    else:
+                        self._start_command(job)
+                return True
+        return False
 
     def _end_orphans(self) -> None:
         """Ends the orphans of ended children, if their session or their mark identifies them."""
@@ -332,7 +292,7 @@ class _Reaper:
         def wanted(pid: int, process: Process) -> bool:
             if pid in self._children:
                 return False
-            environment = _read(f"/proc/{pid}/environ").split(b"\0")
+            environment = read_bytes(f"/proc/{pid}/environ").split(b"\0")
             return process[0] in sessions or not marks.isdisjoint(environment)
 
         end_descendants(self._files, 0.0, self._reap, wanted)
@@ -362,17 +322,30 @@ def _watched_parent() -> list[int]:
 
 def _run_command(words: list[bytes], source: int, output: int, mark: str, reaper: int) -> None:
     """Replaces a forked process by a command; returns only if the reaper has ended."""
-    # The kernel shares cores fairly between sessions. And Ctrl-C must only reach the head.
-    os.setsid()
-    signal_at_parents_death(signal.SIGKILL)
-    if os.getppid() != reaper:
+    if not begin_session(reaper):
         return
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    take_streams(source, output)
+    os.execve(words[0], words, {**os.environ, MARK: mark})
+
+
+def begin_session(reaper: int) -> bool:
+    """Gives this new process a session of its own, and an end with the reaper's end.
+
+    Returns whether the reaper is still its parent.
+    """
+    # The kernel shares cores fairly between sessions. And Ctrl-C must only reach the head.
+    os.setsid()
+    signal_at_parents_death(signal.SIGKILL)
+    return os.getppid() == reaper
+
+
+def take_streams(source: int, output: int) -> None:
+    """Makes two descriptors this process's standard input, and its output and error output."""
     os.dup2(source, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.execve(words[0], words, {**os.environ, MARK: mark})
 
 
 def main() -> None:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from srl.launch.process import reaper
+from srl.launch.process.descendants import KILL_SECONDS, ORPHAN_SECONDS
 
 PATIENCE_SECONDS = 1.0
-END_SECONDS = reaper.ORPHAN_SECONDS + reaper.KILL_SECONDS + 5.0
+END_SECONDS = ORPHAN_SECONDS + KILL_SECONDS + 5.0
 """The longest wait for the end of a reaper."""
 
 
@@ -39,25 +40,37 @@ class ReaperClient:
                 env=environment,
                 start_new_session=True,
             )
+        self.templates: set[str] = set()
+        """Names of the templates that were added."""
+        self.pids: dict[int, int] = {}
+        """The process ids of processes that have started, by their numbers."""
+        self._count = 0
         self._received = b""
         self._ended: list[tuple[int, int]] = []
-        self._started: list[int] = []
 
-    def start(self, command: list[str], source: int, output: int) -> int:
-        """Starts a command with these descriptors as standard input and output; returns its pid."""
-        self._send_order("start", *command, fds=[source, output])
-        while not self._started:
-            self._receive(PATIENCE_SECONDS)
-        return self._started.pop()
+    def add_template(self, name: str, command: list[str], output: int) -> None:
+        """Starts a template, which can fork processes once it has imported its modules."""
+        self._send_order("template", name, *command, fds=[output])
+        self.templates.add(name)
 
-    def kill(self, pid: int) -> None:
-        """Kills a process that was started here and whose end was not reported yet."""
-        self._send_order("kill", str(pid))
+    def start(self, command: list[str], source: int, output: int, template: str = "") -> int:
+        """Starts a process with these descriptors as standard input and output; returns its number.
+
+        The process is forked by a template if one is named and works, and is started by its command
+        otherwise. `pids` has its process id once it runs.
+        """
+        self._count += 1
+        self._send_order("start", str(self._count), template, *command, fds=[source, output])
+        return self._count
+
+    def kill(self, number: int) -> None:
+        """Kills a process whose end was not reported yet, also if it does not run yet."""
+        self._send_order("kill", str(number))
 
     def ends(self, timeout_seconds: float = 0.0) -> list[tuple[int, int]]:
-        """Processes that have ended since the last call, each with its exit code.
+        """Numbers of the processes that have ended since the last call, each with its exit code.
 
-        Waits for the first one if there is a timeout.
+        Waits for the first report if there is a timeout.
         """
         if not self._ended:
             self._receive(timeout_seconds)
@@ -114,6 +127,6 @@ class ReaperClient:
         for line in lines:
             word, *numbers = line.decode().split()
             if word == "started":
-                self._started.append(int(numbers[0]))
+                self.pids[int(numbers[0])] = int(numbers[1])
             else:
                 self._ended.append((int(numbers[0]), int(numbers[1])))

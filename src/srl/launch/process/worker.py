@@ -1,17 +1,15 @@
-"""A worker process: `python -m srl.launch.process.worker NAME MODULES`.
+"""A worker process: `python -m srl.launch.process.worker NAME MODULES`, or forked by a template.
 
-It reads its orders as JSON from standard input. It is started before the plan is ready, so that
-its imports run while the plan is made. Standard input stays open for as long as the parent lives.
-When standard input ends, this process finishes, and it tells all workers of the host to finish.
-A line `leave` tells only this process to finish.
+It imports MODULES (names with commas between; a template has imported them before), and reads its
+orders as JSON from standard input. It is started before the plan is ready, so that its imports run
+while the plan is made. Standard input stays open for as long as the parent lives. When standard
+input ends, this process finishes, and it tells all workers of the host to finish. A line `leave`
+tells only this process to finish.
 """
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
-import gc
-import importlib
 import logging
 import os
 import sys
@@ -21,7 +19,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -33,7 +30,7 @@ from srl.launch.process.allocator import keep_large_buffers
 from srl.launch.process.build import build_workers, close_workers, restore_worker, write_worker
 from srl.launch.process.cores import keep_to_one_core, take_turns
 from srl.launch.process.failure_report import Failure, failure_path
-from srl.launch.process.planning import Draft, write_answer
+from srl.launch.process.interpreter import exit_now, log_to_stderr, preload
 from srl.launch.run.signals import leave_to_parent
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
@@ -48,7 +45,7 @@ LEAVE = b"leave\n"
 """The input line that makes a process finish while the run goes on."""
 
 
-class WorkerOrders(msgspec.Struct, tag=True, kw_only=True):
+class WorkerOrders(msgspec.Struct, kw_only=True):
     """The orders that a worker process gets from its parent, one line of JSON."""
 
     plan: Plan
@@ -108,33 +105,26 @@ def main() -> int:
     """Runs one worker process and returns its exit code."""
     leave_to_parent()
     faulthandler.enable()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
-    # Imported modules stay. To search them for garbage would take a tenth of the start time.
-    gc.disable()
-    for module in sys.argv[2:]:
-        importlib.import_module(module)
-    gc.freeze()
-    gc.enable()
-    current = CurrentWorker(sys.argv[1])
+    log_to_stderr()
+    name, *modules = sys.argv[1:]
+    preload(module for names in modules for module in names.split(","))
+    current = CurrentWorker(name)
     source = _InputLines()
-    while line := source.line():
-        message = msgspec.json.decode(line, type=Draft | WorkerOrders)
-        folder = Path(message.folder)
-        try:
-            if isinstance(message, WorkerOrders):
-                _run(message, folder, current, source)
-                break
-            write_answer(message)
-        except SrlError as error:
-            _write_failure(folder, sys.argv[1], current.name, error, "")
-            return 3
-        except USER_ERRORS as error:
-            # Includes SystemExit: a worker whose user code exits must not count as finished.
-            traceback.print_exc()
-            _write_failure(folder, sys.argv[1], current.name, error, raised_at(error))
-            return 1
+    line = source.line()
+    if not line:
+        return 0
+    orders = msgspec.json.decode(line, type=WorkerOrders)
+    folder = Path(orders.folder)
+    try:
+        _run(orders, folder, current, source)
+    except SrlError as error:
+        _write_failure(folder, name, current.name, error, "")
+        return 3
+    except USER_ERRORS as error:
+        # Includes SystemExit: a worker whose user code exits must not count as finished.
+        traceback.print_exc()
+        _write_failure(folder, name, current.name, error, raised_at(error))
+        return 1
     return 0
 
 
@@ -269,13 +259,5 @@ def _watch_input(
     os._exit(4)
 
 
-def _exit_now(code: int) -> NoReturn:
-    """Exits at once: a normal end of the interpreter is slow, because it takes torch apart."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    _exit_now(main())
+    exit_now(main())

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from srl.algorithms.registry import ALGORITHMS
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
@@ -19,7 +18,6 @@ from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph
 from srl.graph import check_graph
 from srl.launch.backends.choose import host_requests, make_backend
-from srl.launch.cluster.node import HEAD_HOST
 from srl.launch.directory.run_dir import RunDir
 from srl.launch.plan.build import (
     available_cores,
@@ -33,6 +31,7 @@ from srl.launch.plan.build import (
 )
 from srl.launch.plan.memory import available_memory, check_memory, memory_needs
 from srl.launch.plan.placement import Placed, Placement
+from srl.launch.plan.preloaded import modules_of, modules_with_torch
 from srl.launch.process.allocator import keep_large_buffers
 from srl.launch.process.descriptors import raise_descriptor_limit
 from srl.launch.process.planning import Draft
@@ -42,7 +41,6 @@ from srl.launch.run.process_table import ProcessTable
 from srl.launch.run.processes import ProcessRun
 from srl.launch.run.serial import SerialRun
 from srl.launch.run.signals import Interrupted, StopSignals
-from srl.policies.registry import POLICIES
 from srl.reporting.summary import SUMMARY_FILE, Summary, write_summary
 from srl.services.checkpoints import Checkpoint, CheckpointStore
 from srl.services.messages import Note
@@ -172,8 +170,7 @@ class _Launch:
             started.callback(processes.close)
         # This process makes policies that are not trained, because it publishes them: so it plans.
         all_learn = all(p.mode == "train" for p in self.experiment.policies.values())
-        planner = _planner(placed, placement) if all_learn else ""
-        plan, policies = self._plan(processes, planner)
+        plan, policies = self._plan(processes if all_learn else None, placed)
         controller = self._controller(plan, policies, processes.arena, store, note)
         processes.attach(controller, self.checkpoint)
         return controller, processes
@@ -195,35 +192,33 @@ class _Launch:
                 raise
         try:
             wanted = first_processes(placed)
-            return ProcessTable(_modules(placed, experiment), placement, wanted, path, head)
+            return ProcessTable(modules_of(placed, experiment), placement, wanted, path, head)
         except BaseException:
             if head is not None:
                 head.close()
             raise
 
     def _plan(
-        self, processes: ProcessRun | None = None, planner: str = ""
+        self, processes: ProcessRun | None = None, placed: Placed | None = None
     ) -> tuple[Plan, dict[str, Policy]]:
         """The plan, and the policies if they were made in this process.
 
-        With a `planner`, that process makes the plan, because it imports torch in any case. This
-        process makes the plan if the planner ends before, or if there is no planner.
+        With `processes`, a process that a template forks makes the plan. This process makes the
+        plan if that one ends before, or if there are no templates.
         """
         spec = probe(self.experiment.env)
         versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
         policies: dict[str, Policy] = {}
         planned = None
-        if processes is not None and planner:
-            planned = processes.plan(
-                planner,
-                Draft(
-                    experiment=to_plain(self.experiment),
-                    env_spec=spec,
-                    device=self.device,
-                    base_versions=versions,
-                    folder=str(processes.process_table.folder.path),
-                ),
+        if processes is not None and placed is not None:
+            draft = Draft(
+                experiment=to_plain(self.experiment),
+                env_spec=spec,
+                device=self.device,
+                base_versions=versions,
+                folder=str(processes.process_table.folder.path),
             )
+            planned = processes.plan(draft, modules_with_torch(placed, self.experiment))
         if planned is None:
             planned, policies = make_plan(
                 self.experiment, spec, self.device, base_versions=versions
@@ -347,33 +342,6 @@ class _Launch:
         except (SrlError, OSError) as second:
             logger.error("%s", second)
         return summary
-
-
-def _modules(placed: Placed, experiment: Experiment) -> dict[str, tuple[str, ...]]:
-    """SRL modules that each process can import before it has the plan."""
-    policy = POLICIES.get(experiment.network["name"], "")
-    algorithm = ALGORITHMS.get(experiment.algorithm["name"], "")
-    modules = {}
-    for process, members in placed.items():
-        wanted = {group.kind for _, group, _ in members}
-        if any(group.serves or group.trains for _, group, _ in members):
-            wanted.add(policy)
-        if any(group.trains for _, group, _ in members):
-            wanted.add(algorithm)
-        if any(group.requests for _, group, _ in members):
-            # The smallest module that imports Gymnasium and the code that all groups share.
-            wanted.add("srl.envs.vector_group:VectorGroup")
-        ours = {path.partition(":")[0] for path in wanted if path.startswith("srl.")}
-        modules[process] = tuple(sorted(ours))
-    return modules
-
-
-def _planner(placed: Placed, placement: Placement) -> str:
-    """The first process of this host that trains; empty if there is none."""
-    for process, members in placed.items():
-        if placement.preferred[process] == HEAD_HOST and any(g.trains for _, g, _ in members):
-            return process
-    return ""
 
 
 class _LogFile(logging.FileHandler):

@@ -6,10 +6,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from srl.arena.shm import CONTROLLER, WakePipe
 from srl.errors import RunError, SrlError, WorkerError
 from srl.launch.cluster.node import Exit, Node
-from srl.launch.process.children import EXIT_SECONDS
+from srl.launch.process.children import EXIT_SECONDS, use_templates
 from srl.launch.process.descriptors import wait_readable
 from srl.launch.process.failure_report import failed, failure_report, log_tail
 from srl.launch.process.planning import Draft, read_answer
@@ -33,6 +32,8 @@ from srl.services.parameters import parameter_bytes
 from srl.streams import inference, sample
 from srl.workers.wiring import Plan
 
+PLANNER = "planner"
+PLANNING_MODULE = "srl.launch.process.planning"
 PLAN_SECONDS = 60.0
 """How long to wait for a plan: a process that is stopped never answers."""
 TURN_SECONDS = 0.05
@@ -52,27 +53,23 @@ class ProcessRun:
         self._run_dir = run_dir
         self._signals = signals
 
-    def plan(self, process: str, draft: Draft) -> Plan | None:
-        """Has a process make the plan. Returns None if the process was killed or stopped meanwhile;
-        it is then replaced after the run has begun."""
-        folder = self.process_table.folder.path
-        wake_pipe = WakePipe(folder, CONTROLLER)
-        try:
-            self.process_table.local_node.draft(process, draft)
-            end = time.monotonic() + PLAN_SECONDS
-            while (plan := read_answer(folder)) is None:
-                if not self.process_table.is_alive(process):
-                    failure = failure_report(folder, process)
-                    if failure is not None:
-                        raise failed(failure, self._run_dir, process)
-                    return None
-                if time.monotonic() > end:
-                    return None
-                self.process_table.hear()
-                wake_pipe.wait(0.1)
-        finally:
-            wake_pipe.close()
-        return plan
+    def plan(self, draft: Draft, modules: tuple[str, ...]) -> Plan | None:
+        """Has a process make the plan, forked from the template with these modules.
+
+        None if there are no templates, or if that process was killed or stopped.
+        """
+        if not use_templates():
+            return None
+        children = self.process_table.local_node.children
+        children.start(PLANNER, 0, PLANNING_MODULE, modules=modules)
+        children.tell(PLANNER, draft)
+        end = time.monotonic() + PLAN_SECONDS
+        while not children.wait(PLANNER, 0.1):
+            if time.monotonic() > end:
+                children.kill(PLANNER)
+            self.process_table.hear()
+        children.forget(PLANNER)
+        return read_answer(self.process_table.folder.path)
 
     def attach(self, controller: Controller, checkpoint: Checkpoint | None) -> None:
         """Makes the streams of the controller's plan, and everything that watches the run."""
