@@ -44,6 +44,16 @@ CASES = {
     "cartpole": experiment("CartPole-v1", 640, **{"algorithm.learning_rate_schedule": "linear"}),
     "pong": experiment("ALE/Pong-v5", 256, **{"actor.envs": 2, "network.image_features": 32}),
     "lstm": experiment("CartPole-v1", 640, **{"network.recurrent": "lstm"}),
+    "replay": override(
+        find_experiment("CartPole-v1", algorithm="dqn"),
+        {
+            **{name: value for name, value in SMALL.items() if "rollout" not in name},
+            "steps": 640,
+            "algorithm.replay": "prioritized",
+            "algorithm.buffer_size": 512,
+            "algorithm.learning_starts": 128,
+        },
+    ),
 }
 
 

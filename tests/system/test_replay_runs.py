@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -38,11 +39,12 @@ def assert_books_add_up(run_dir: Path) -> None:
         assert kept["consumed"] > 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_of_every_kind_may_be_killed(start: Start, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "saved"), [(1, "never"), (2, "last")])
+def test_workers_of_every_kind_may_be_killed(start: Start, workers: int, saved: str) -> None:
     training = start(
         "CartPole-v1", *DQN, "--layout", "shared", "--steps", "1e9",
         "--set", f"algorithm.replay_workers={workers}", "--set", "actor.count=2",
+        "--set", f"checkpoint.replay={saved}",
     )  # fmt: skip
     training.wait_for_updates(5)
     for name in (f"replay-{workers - 1}", "actor-0", "policy-0", "trainer-0"):
@@ -58,6 +60,16 @@ def test_workers_of_every_kind_may_be_killed(start: Start, workers: int) -> None
         training.wait_for_updates(5)
     assert training.stop(signal.SIGINT) == 130
     assert_books_add_up(training.run_dir)
+    kept = read_summary(training.run_dir)["metrics"]
+    if saved == "never":
+        # All that it had is gone, and is counted.
+        log = (training.run_dir / "logs" / "controller.log").read_text()
+        (lost,) = re.findall(r"replay/0: ([\d,]+) environment steps of the replay were lost", log)
+        assert kept["replay.replay.lost"] == int(lost.replace(",", "")) >= 1000
+    else:
+        # It goes on with what the last checkpoint had.
+        held = kept["replay.replay.stored"] + kept["replay.replay.lost"]
+        assert held >= kept["replay.replay.inserted"] > kept["replay.replay.lost"]
     assert training.survivors() == []
 
 
@@ -91,11 +103,19 @@ def test_a_stopped_run_goes_on_with_what_it_has_learned(start: Start) -> None:
     first = start("CartPole-v1", *DQN, "--layout", "inline", "--steps", "1e9")
     first.wait_for_updates(20)
     assert first.stop(signal.SIGINT) == 130
-    version = read_summary(first.run_dir)["policy_version"]
+    before = read_summary(first.run_dir)
+    kept = before["metrics"]["replay.replay.stored"]
+    assert kept >= 1000
     again = start("", verb="resume")
     again.wait_for_updates(5)
     assert again.stop(signal.SIGINT) == 130
-    assert read_summary(first.run_dir)["policy_version"] > version
+    after = read_summary(first.run_dir)
+    assert after["policy_version"] > before["policy_version"]
+    now = after["metrics"]
+    assert now["replay.replay.stored"] - now["replay.replay.inserted"] == kept
+    log = (first.run_dir / "logs" / "controller.log").read_text()
+    assert "the newest checkpoint has what replay keeps" in log
+    assert "replay goes on with what it kept" in log
 
 
 def test_equal_seeds_give_equal_runs(start: Start) -> None:

@@ -29,6 +29,9 @@ class ReplayConfig:
 
     capacity_steps: int
     """Environment steps that all replay workers together keep; the oldest go first."""
+    capacity_bytes: int = 0
+    """Bytes that they may take together; fewer steps are kept where these take more. 0: no
+    limit."""
     warmup_steps: int = 0
     """Environment steps that they store before they draw the first batch."""
     batches_per_step: float = 1.0
@@ -53,6 +56,9 @@ class OffPolicyConfig(AlgorithmConfig):
 
     buffer_size: int = 100_000
     """Environment steps that the replay keeps; the oldest go first."""
+    buffer_bytes: int = 0
+    """Most bytes that the replay takes: it keeps fewer steps where these take more. 0 has no limit.
+    A run prints at its start what its replay takes."""
     learning_starts: int = 1000
     """Environment steps in the replay before the first gradient step."""
     updates_per_step: float = 0.25
@@ -87,6 +93,7 @@ class OffPolicyConfig(AlgorithmConfig):
             *("fragment_length", "replay_workers"),
         ):
             self._expect(name, getattr(self, name) >= 1, "at least 1")
+        self._expect("buffer_bytes", self.buffer_bytes >= 0, "at least 0")
         self._expect("updates_per_step", 0 < self.updates_per_step < math.inf, "a positive number")
         enough = 0 <= self.learning_starts <= self.buffer_size
         self._expect("learning_starts", enough, f"0 to buffer_size ({self.buffer_size})")
@@ -145,6 +152,7 @@ class OffPolicyConfig(AlgorithmConfig):
         """
         config = ReplayConfig(
             capacity_steps=self.buffer_size,
+            capacity_bytes=self.buffer_bytes,
             warmup_steps=self.learning_starts,
             batches_per_step=self.updates_per_step,
             sampler=self.replay,

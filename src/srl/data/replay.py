@@ -6,73 +6,37 @@ A window may go on from one fragment to the next. Frames of a stack are stored o
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from srl.data.memory_layout import Shape
 from srl.data.records import Trajectory
+from srl.data.replay_columns import (
+    Store,
+    arrays,
+    columns,
+    replay_bytes,
+    replay_capacity,
+    stack_depth,
+)
 from srl.data.samplers import MakeSampler, Windows
-from srl.data.trajectory import TrajectorySpec, to_tree
-from srl.data.tree import leaves
+from srl.data.trajectory import TrajectorySpec
+from srl.data.tree import Tree, leaves
 from srl.errors import ConfigError
 
-_FIELDS = tuple(field.name for field in fields(Trajectory) if field.name != "row")
 _NONE = -1
 """In place of a slot: there is none."""
 
 
-class _Column(NamedTuple):
-    """One array of a fragment, as it is stored."""
+class Name(NamedTuple):
+    """What tells the fragments of a replay apart, and which one continues which."""
 
-    field: str
-    """The field of the trajectory that has it."""
-    depth: int
-    """Earlier frames that a window has in front."""
-    every: int
-    """Ticks between two entries."""
-    entries: int
-    """Entries of a fragment: one for each row, or each environment, at each stored tick."""
-    shape: tuple[int, ...]
-    """The shape of an entry."""
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a fragment's entries."""
-        return Shape((self.entries, *self.shape), self.dtype).nbytes
-
-    def allocate(self, fragments: int) -> np.ndarray:
-        """Entries of so many fragments, one after another; memory is taken as it is written."""
-        return np.zeros((fragments * self.entries, *self.shape), self.dtype)
-
-
-class _Store(NamedTuple):
-    """The entries of one column in all fragments."""
-
-    array: np.ndarray
-    column: _Column
-
-
-def _columns(spec: TrajectorySpec) -> list[_Column]:
-    """The columns of a fragment's own ticks, in the order of `_arrays`."""
-    shapes = to_tree(spec.shapes(spec.length))
-    depths = [leaf.stack - 1 for leaf in leaves(spec.agent.obs)]
-    found = []
-    for field in _FIELDS:
-        for number, shape in enumerate(leaves(shapes[field])):
-            depth = depths[number] if field == "obs" else 0
-            every = spec.state_every if field == "policy_state" else 1
-            ticks, width, *rest = shape.shape
-            entries = (ticks - depth) * width
-            found.append(_Column(field, depth, every, entries, tuple(rest), shape.dtype))
-    return found
-
-
-def _arrays(trajectory: Trajectory) -> list[np.ndarray]:
-    """The arrays of a trajectory that have ticks."""
-    return [leaf for field in _FIELDS for leaf in leaves(getattr(trajectory, field))]
+    session: int
+    origin: int
+    """The agent batch that wrote it."""
+    sequence: int
+    """Its number among those of its origin."""
 
 
 SHARD_BITS, INCARNATION_BITS, POSITION_BITS = 10, 8, 44
@@ -112,27 +76,28 @@ class Replay:
         """`stored` are the fragments that are inserted, `drawn` is what `draw` fills. All keys of
         its windows begin with `key_base`."""
         _check_specs(stored, drawn)
-        self._key_base = key_base
+        self.key_base = key_base
         self.stored, self.drawn = stored, drawn
         self._ticks, self._rows = stored.length, stored.rows
         self.capacity = replay_capacity(stored, drawn, capacity_steps)
         """Fragments that it keeps."""
         self._window = drawn.capacity
-        self._depth = _depth(stored)
+        self._depth = stack_depth(stored)
         align = stored.state_every if leaves(stored.policy_state) else 1
         self.sampler = make_sampler(self.capacity, self._ticks, align, stored.envs)
-        self._stores = [_Store(x.allocate(self.capacity), x) for x in _columns(stored)]
+        self._stores = [Store(x.allocate(self.capacity), x) for x in columns(stored)]
         self._is_first = next(x.array for x in self._stores if x.column.field == "is_first")
         count = self.capacity
         self._before, self._after = np.full(count, _NONE), np.full(count, _NONE)
         """The slots with the fragments that come before and after a slot's fragment."""
         self._number = np.full(count, _NONE, np.int64)
         """The number of a slot's fragment, counted over all that were inserted."""
-        self._slot_of: dict[tuple[int, int], int] = {}
-        """Slots by origin and sequence."""
-        self._name_of: list[tuple[int, int] | None] = [None] * count
+        self._slot_of: dict[Name, int] = {}
+        self._name_of: list[Name | None] = [None] * count
         self.num_inserted = 0
         """Fragments inserted so far."""
+        self.session = 0
+        """Fragments of different sessions never continue each other, whatever their sequence."""
 
     # -- what it holds -----------------------------------------------------------------------------
 
@@ -156,6 +121,50 @@ class Replay:
         """Whether there is a window to draw."""
         return self.sampler.can_choose(self.drawn.envs)
 
+    # -- saving ------------------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the fragments that it holds."""
+        return range(self.num_inserted - self.num_stored, self.num_inserted)
+
+    def content(self, numbers: range) -> dict[str, Tree]:
+        """A copy of fragments that it holds; they never change."""
+        slots = np.array(numbers) % self.capacity
+        names = [self._name_of[slot] for slot in slots.tolist()]
+        return {
+            "first": numbers.start,
+            "names": np.array(names, np.int64).reshape(-1, len(Name._fields)),
+            "columns": [self._by_slot(store)[slots] for store in self._stores],
+        }
+
+    def _by_slot(self, store: Store) -> np.ndarray:
+        return store.array.reshape(self.capacity, store.column.entries, *store.column.shape)
+
+    def state(self) -> dict[str, Tree]:
+        """All that it needs beside its fragments to go on."""
+        return {
+            "num_inserted": self.num_inserted,
+            "sampler": self.sampler.state(),
+        }
+
+    def restore(self, state: dict[str, Tree], contents: Iterable[dict[str, Tree]]) -> None:
+        """Continues from `state`, and from what `content` returned for the fragments that it then
+        held; an empty replay like that one takes over both."""
+        self.num_inserted = int(state["num_inserted"])
+        for content in contents:
+            numbers = content["first"] + np.arange(len(content["names"]))
+            held = (numbers >= self.numbers.start) & (numbers < self.num_inserted)
+            slots = numbers[held] % self.capacity
+            for store, saved in zip(self._stores, content["columns"], strict=True):
+                self._by_slot(store)[slots] = saved[held]
+            self._number[slots] = numbers[held]
+            for slot, name in zip(slots.tolist(), content["names"][held].tolist(), strict=True):
+                self._take_name(slot, Name(*name))
+        if (missing := self.num_stored - len(self._slot_of)) > 0:
+            raise ValueError(f"expected {self.num_stored} fragments, got {missing} fewer")
+        self.sampler.restore(state["sampler"])
+
     # -- inserting ---------------------------------------------------------------------------------
 
     def insert(self, fragment: Trajectory, length: int, origin: int, sequence: int) -> None:
@@ -165,17 +174,21 @@ class Replay:
         slot = self.num_inserted % self.capacity
         self._evict(slot)
         own = self.stored.burn_in
-        for (kept, column), array in zip(self._stores, _arrays(fragment), strict=True):
+        for (kept, column), array in zip(self._stores, arrays(fragment), strict=True):
             first = own // column.every + column.depth
             new = array[first : first + self._ticks // column.every]
             kept[slot * column.entries :][: column.entries].reshape(new.shape)[...] = new
         self._number[slot] = self.num_inserted
         self.num_inserted += 1
-        self._name_of[slot] = (origin, sequence)
-        self._slot_of[origin, sequence] = slot
-        self._link(self._slot_of.get((origin, sequence - 1), _NONE), slot)
-        self._link(slot, self._slot_of.get((origin, sequence + 1), _NONE))
+        self._take_name(slot, Name(self.session, origin, sequence))
         self._mark_starts(slot)
+
+    def _take_name(self, slot: int, name: Name) -> None:
+        """Names the fragment of a slot, and links it with those before and after it."""
+        self._name_of[slot] = name
+        self._slot_of[name] = slot
+        self._link(self._slot_of.get(name._replace(sequence=name.sequence - 1), _NONE), slot)
+        self._link(slot, self._slot_of.get(name._replace(sequence=name.sequence + 1), _NONE))
 
     def _link(self, before: int, after: int) -> None:
         if before != _NONE and after != _NONE:
@@ -233,7 +246,7 @@ class Replay:
     def feed(self, keys: np.ndarray, priorities: np.ndarray) -> int:
         """Changes the priorities of windows, by their keys; returns how many of the windows are
         still there."""
-        position = keys - self._key_base
+        position = keys - self.key_base
         mine = (position >= 0) & (position < 1 << POSITION_BITS)
         rest, env = np.divmod(position[mine], self.stored.envs)
         number, start = np.divmod(rest, self._ticks)
@@ -254,7 +267,7 @@ class Replay:
         tick = slots * ticks + at
         index = (tick[:, :, None] * self._rows + row).reshape(self._window, -1)
         shown = self._shown_frames(slot, start, row) if self._depth else None
-        for (kept, column), array in zip(self._stores, _arrays(into), strict=True):
+        for (kept, column), array in zip(self._stores, arrays(into), strict=True):
             if column.depth and shown is not None:
                 _take(kept, shown[self._depth - column.depth :], array[: column.depth])
                 _take(kept, index, array[column.depth :])
@@ -275,7 +288,7 @@ class Replay:
         slot, start, env = windows
         if "key" in given:
             key = (self._number[slot] * self._ticks + start) * self.stored.envs + env
-            given["key"][...] = (key + self._key_base).repeat(self.stored.num_agents)
+            given["key"][...] = (key + self.key_base).repeat(self.stored.num_agents)
         if "weight" in given:
             weight = 1.0 if relative is None else (1.0 / relative).repeat(self.stored.num_agents)
             given["weight"][...] = weight
@@ -311,35 +324,6 @@ class Replay:
         wanted = np.minimum(np.arange(depth, 0, -1)[:, None, None], ago)
         found: np.ndarray = np.take_along_axis(index, wanted, axis=0).reshape(depth, -1)
         return found
-
-
-def _depth(spec: TrajectorySpec) -> int:
-    """Frames in front of a window that its first stack shows."""
-    return max((leaf.stack - 1 for leaf in leaves(spec.agent.obs)), default=0)
-
-
-def replay_capacity(
-    stored: TrajectorySpec, drawn: TrajectorySpec, capacity_steps: int, origins: int = 1
-) -> int:
-    """Fragments that a replay of so many environment steps keeps; raises unless it has room for a
-    window of each of `origins` that write in turn."""
-    steps = stored.length * stored.envs
-    capacity = max(1, capacity_steps // steps)
-    ticks = drawn.capacity + _depth(stored)
-    least = -(-ticks // stored.length) * origins
-    if capacity < least:
-        of = f"{stored.envs} environments" if origins == 1 else f"{origins} x {stored.envs} envs"
-        raise ConfigError(
-            f"replay: expected room for a window of {ticks} ticks of {of}, got {capacity_steps} "
-            f"environment steps. Raise the buffer's size to {least * steps} at least "
-            "(algorithm.buffer_size; each replay worker has a share of it)."
-        )
-    return capacity
-
-
-def replay_bytes(stored: TrajectorySpec, capacity: int) -> int:
-    """Bytes of a replay that keeps so many fragments."""
-    return capacity * sum(column.nbytes for column in _columns(stored))
 
 
 def _take(entries: np.ndarray, index: np.ndarray, into: np.ndarray) -> None:

@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from srl.data.tree import Tree
+
 
 class Windows(NamedTuple):
     """Windows, each with its slot, its first tick and its environment: [N] int64 each."""
@@ -64,6 +66,21 @@ class Sampler(ABC):
     def can_choose(self, count: int) -> bool:
         """Whether so many windows can be chosen."""
         return self.num_starts > 0
+
+    def state(self) -> dict[str, Tree]:
+        """All that a choice depends on."""
+        return {
+            "first": self._first.copy(),
+            "end": self._end.copy(),
+            "num_starts": self.num_starts,
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def restore(self, state: dict[str, Tree]) -> None:
+        """Continues from `state`."""
+        self._first[...], self._end[...] = state["first"], state["end"]
+        self.num_starts = state["num_starts"]
+        self.rng.bit_generator.state = state["rng"]
 
     @abstractmethod
     def choose(self, count: int, num_stored: int) -> tuple[Windows, np.ndarray | None]:
@@ -124,6 +141,17 @@ class PrioritizedSampler(Sampler):
         first, last = slot * size // self._block, ((slot + 1) * size - 1) // self._block
         self._sums[first : last + 1] = self._mass[first : last + 1].sum(1)
 
+    def state(self) -> dict[str, Tree]:
+        """Also the priorities."""
+        own = {"mass": self._mass.copy(), "sums": self._sums.copy(), "highest": self._highest}
+        return {**super().state(), **own}
+
+    def restore(self, state: dict[str, Tree]) -> None:
+        """Continues from `state`."""
+        super().restore(state)
+        self._mass[...], self._sums[...] = state["mass"], state["sums"]
+        self._highest = state["highest"]
+
     def choose(self, count: int, num_stored: int) -> tuple[Windows, np.ndarray | None]:
         """One window of each of `count` equal shares of the mass."""
         ends = self._sums.cumsum()
@@ -178,6 +206,18 @@ class FifoSampler(Sampler):
             self._push(entries)
         if gone := [step for step in range(*old) if not new[0] <= step < new[1]]:
             self._remove(slot, gone)
+
+    def state(self) -> dict[str, Tree]:
+        """Also the windows that wait, in their order."""
+        queue = np.concatenate([np.empty((0, 4), np.int64), *self._queue])
+        return {**super().state(), "queue": queue}
+
+    def restore(self, state: dict[str, Tree]) -> None:
+        """Continues from `state`."""
+        super().restore(state)
+        self._queue.clear()
+        self._num_queued = 0
+        self._push(state["queue"].copy())
 
     def _push(self, entries: np.ndarray) -> None:
         self._queue.append(entries)

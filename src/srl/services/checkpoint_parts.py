@@ -81,8 +81,13 @@ def hash_parts(folder: Path) -> dict[str, CheckpointPart]:
     parts = {}
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         name = unquote(path.name.removesuffix(_SUFFIX))
-        parts[name] = CheckpointPart(path.name, _sha256(path), path.stat().st_size)
+        parts[name] = part_of(path)
     return parts
+
+
+def part_of(path: Path) -> CheckpointPart:
+    """A file as a part, with the hash of its current content."""
+    return CheckpointPart(path.name, _sha256(path), path.stat().st_size)
 
 
 def verify_part(folder: Path, part: CheckpointPart, *, content: bool = True) -> str | None:

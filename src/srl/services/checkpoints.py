@@ -4,7 +4,8 @@ checkpoints/
     000000012/                  a checkpoint: its number
         weights.agent.safetensors   a part: what one worker wrote (quoted like a URL)
         trainer%2F0.safetensors
-        manifest.json               hashes and sizes of the parts, and a hash of itself
+        replay%2F0.000000007.segment    a segment: a file that checkpoints share (segments.py)
+        manifest.json               hashes and sizes of all these, and a hash of itself
         tags/final                  a tag: an empty file
     .tmp-000000013-812-f3/      unfinished; if its writer dies, the next writer removes it
 """
@@ -13,23 +14,21 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import hashlib
 import os
 import re
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
 from srl.data.codec import load_state
-from srl.data.counts import Count, Version
 from srl.data.tree import Tree
 from srl.errors import CheckpointError, ConfigError, nearest
-from srl.files import read_limited
+from srl.files import write_atomically
 from srl.services.checkpoint_names import best_by_policy, choose, is_checkpoint, is_version
 from srl.services.checkpoint_parts import (
     LOCK_FILE,
@@ -38,16 +37,21 @@ from srl.services.checkpoint_parts import (
     FolderLock,
     cannot_write,
     hash_parts,
-    part_file,
     sync,
     verify_part,
     write_part,
 )
+from srl.services.manifest import (
+    MANIFEST_FILE,
+    Checkpoint,
+    Manifest,
+    encode_manifest,
+    open_checkpoint,
+    tags_of,
+)
+from srl.services.segments import FOLDERS, collect_segments
 from srl.version import VERSION
 
-MANIFEST_FILE = "manifest.json"
-MAX_MANIFEST_BYTES = 1 << 24
-"""Largest manifest that is read; one with parts of ten thousand workers fits."""
 MOST_DAMAGED = 16
 """Damaged checkpoints that are examined before the search for a whole one ends."""
 _TAG = re.compile(r"[A-Za-z][\w.-]*")
@@ -78,6 +82,10 @@ class CheckpointConfig:
     keep_best: bool = True
     """Keep each policy's checkpoint with the highest score (evaluation return, else training
     return)."""
+    replay: Literal["never", "last", "always"] = "last"
+    """Which checkpoints have what a replay keeps: none, the newest, or all. Without it a resumed
+    run fills its replay anew before it learns. It is written once, as it comes in, and takes about
+    as much room on the disk as in memory."""
 
     def __post_init__(self) -> None:
         if self.every_seconds <= 0:
@@ -86,44 +94,10 @@ class CheckpointConfig:
             )
         if self.keep_last < 1:
             raise ConfigError(f"checkpoint.keep_last: expected at least 1, got {self.keep_last}.")
-
-
-class Manifest(msgspec.Struct, kw_only=True, frozen=True):
-    """What a checkpoint holds, and the hashes that prove it is whole."""
-
-    number: Count
-    """Counts up with every checkpoint of a run."""
-    policy_versions: dict[str, Version]
-    env_steps: Count
-    episodes: Count
-    scores: dict[str, float | None] = {}
-    """By policy, or POLICY/SIDE if it plays several sides; higher is better. A policy without a
-    measured score has no entry."""
-    seconds: float = 0.0
-    """Seconds of training so far."""
-    parts: dict[str, CheckpointPart] = {}
-    """By part name; filled in by `commit`."""
-    exact: bool = False
-    """Whether the states of all workers are inside, so that a resumed run continues exactly."""
-    created: float = msgspec.field(default_factory=time.time)
-    """Unix time."""
-    srl_version: str = ""
-    digest: str = ""
-    """SHA-256 of this file with an empty digest; filled in by `commit`."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One whole checkpoint on disk."""
-
-    path: Path
-    manifest: Manifest
-    tags: tuple[str, ...] = ()
-
-    @property
-    def number(self) -> int:
-        """Counts up with every checkpoint of a run."""
-        return self.manifest.number
+        if self.replay not in ("never", "last", "always"):
+            raise ConfigError(
+                f"checkpoint.replay: expected never, last or always, got {self.replay!r}."
+            )
 
 
 def weights_part(policy: str) -> str:
@@ -193,13 +167,11 @@ class CheckpointStore:
             manifest = msgspec.structs.replace(
                 manifest,
                 parts=hash_parts(folder),
+                segments=collect_segments(folder),
                 srl_version=manifest.srl_version or VERSION,
-                digest="",
             )
-            digest = _sha256(_encode(manifest))
-            manifest = msgspec.structs.replace(manifest, digest=digest)
             path = folder / MANIFEST_FILE
-            path.write_bytes(_encode(manifest))
+            path.write_bytes(encode_manifest(manifest))
             sync(path)
             sync(folder)
             self._remove(target)
@@ -212,8 +184,23 @@ class CheckpointStore:
         if lock := self._locks.pop(folder, None):
             lock.release()
         self._corrupt.discard(manifest.number)
+        if self.config.replay == "last":
+            self._release_segments(manifest.number)
         self.collect_garbage()
-        return Checkpoint(target, manifest)
+        return open_checkpoint(target)
+
+    def _release_segments(self, newest: int) -> None:
+        """Removes what workers keep from all checkpoints but the newest."""
+        for checkpoint in self.list():
+            segments = checkpoint.manifest.segments
+            if checkpoint.number == newest or not segments:
+                continue
+            # A run that goes on from there fills its replay anew, so it is not exact any more.
+            left = msgspec.structs.replace(checkpoint.manifest, segments={}, exact=False)
+            with contextlib.suppress(OSError):
+                write_atomically(checkpoint.path / MANIFEST_FILE, encode_manifest(left))
+                for part in (part for parts in segments.values() for part in parts):
+                    (checkpoint.path / part.file).unlink(missing_ok=True)
 
     def tag(self, checkpoint: Checkpoint, name: str) -> Checkpoint:
         """Gives a checkpoint a tag, which keeps it for good; the tag moves if another checkpoint
@@ -232,7 +219,7 @@ class CheckpointStore:
                     (other.path / "tags" / name).unlink(missing_ok=True)
         except OSError as error:
             raise cannot_write(checkpoint.path, f"tag {name!r}", error) from error
-        return Checkpoint(checkpoint.path, checkpoint.manifest, _tags(checkpoint.path))
+        return Checkpoint(checkpoint.path, checkpoint.manifest, tags_of(checkpoint.path))
 
     def collect_garbage(self) -> None:
         """Removes all but the last few, the best and the tagged checkpoints."""
@@ -344,29 +331,8 @@ class CheckpointStore:
             return
         for path in self.directory.iterdir():
             unfinished = path.name.startswith(_TEMPORARY) and not FolderLock.is_held(path)
-            if unfinished or path.name.startswith(_GONE):
+            if unfinished or path.name.startswith((_GONE, FOLDERS)):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint's manifest; its parts are not verified yet."""
-    try:
-        data = read_limited(path / MANIFEST_FILE, MAX_MANIFEST_BYTES)
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (
-        *(OSError, ConfigError, msgspec.DecodeError, UnicodeDecodeError),
-        RecursionError,
-    ) as error:
-        raise CheckpointError(f"{MANIFEST_FILE} is unreadable ({error})") from None
-    for name, part in manifest.parts.items():
-        # Otherwise a name such as ../../x would lead to a file outside of the checkpoint.
-        if part.file != part_file(name):
-            raise CheckpointError(f"{MANIFEST_FILE} has a part {name!r} in {part.file!r}")
-    # Hash the bytes as they are, so that a manifest with other fields (of another version) still
-    # opens.
-    if _sha256(data.replace(manifest.digest.encode(), b"")) != manifest.digest:
-        raise CheckpointError(f"{MANIFEST_FILE} is not what was written")
-    return Checkpoint(path, manifest, _tags(path))
 
 
 def _damage(checkpoint: Checkpoint) -> str | None:
@@ -375,26 +341,11 @@ def _damage(checkpoint: Checkpoint) -> str | None:
     All sizes are compared before anything is hashed, because hashing large parts takes long.
     """
     for content in (False, True):
-        for part in checkpoint.manifest.parts.values():
+        for part in checkpoint.manifest.files:
             if problem := verify_part(checkpoint.path, part, content=content):
                 return problem
     return None
 
 
-def _tags(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(path / "tags")))
-    except OSError:
-        return ()
-
-
 def _unique() -> str:
     return f"{os.getpid()}-{time.time_ns():x}"
-
-
-def _encode(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

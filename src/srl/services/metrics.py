@@ -21,7 +21,7 @@ from srl.services.messages import Episodes, Evaluation, Message, Note, Update
 from srl.services.metric_names import MetricNames
 from srl.services.policy_metrics import PolicyMetrics, mean
 from srl.services.tensorboard import EventFile, Value
-from srl.services.worker_times import WorkerTimes, shares, since
+from srl.services.worker_times import WorkerTimes, kept_counts, shares, since
 
 METRICS_FILE = "metrics.jsonl"
 POINTS = 20
@@ -162,6 +162,7 @@ class Collector:
         if self._rate is not None:
             values["env_steps_per_second"] = self._rate
         values.update(self._workers)
+        values.update(kept_counts(self._times))
         values.update(self._hosts)
         return values
 

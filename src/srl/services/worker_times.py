@@ -6,6 +6,9 @@ from collections import defaultdict
 
 import msgspec
 
+_KEPT = ("inserted", "stored", "sampled", "lost")
+"""Counters of workers that keep data."""
+
 
 class WorkerTimes(msgspec.Struct, kw_only=True):
     """The times and counters of one worker since it started."""
@@ -67,6 +70,17 @@ def shares(times: list[WorkerTimes], seconds: float) -> dict[str, Share]:
         for kind, lifetime in total.items()
         if lifetime > 0
     }
+
+
+def kept_counts(times: list[WorkerTimes]) -> dict[str, float]:
+    """What workers of each kind that keeps data (a replay) have stored, kept, drawn and lost."""
+    found: dict[str, float] = {}
+    keeping = {worker.kind for worker in times if worker.counters.get("inserted")}
+    for worker in times:
+        for name in _KEPT if worker.kind in keeping else ():
+            key = f"replay.{worker.kind}.{name}"
+            found[key] = found.get(key, 0) + worker.counters.get(name, 0)
+    return found
 
 
 def since(now: list[WorkerTimes], before: list[WorkerTimes]) -> list[WorkerTimes]:

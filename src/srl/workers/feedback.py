@@ -66,6 +66,14 @@ class Feedback:
             self._pending.popleft()
         return True
 
+    def state(self) -> Tree:
+        """What waits."""
+        return list(self._pending)
+
+    def restore(self, state: Tree) -> None:
+        """Continues from `state`."""
+        self._pending = deque(state)
+
     def close(self) -> None:
         """Closes its ends of the streams."""
         for sink in self._sinks.values():

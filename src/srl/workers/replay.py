@@ -7,18 +7,32 @@ while it owes too much, for a free slot of the trainer's stream. *Unblocked by* 
 For each environment step that it stores it owes the trainer a number of minibatches
 (`batches_per_step`). It writes no more than it owes, and stores nothing new while it owes too much.
 So the ratio of learning to acting holds in both directions, whichever side is slower.
+
+What it keeps is in checkpoints, as `checkpoint.replay` says. Without it, a worker that is started
+again has lost its share, which is counted, and fills it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from srl.algorithms.off_policy import ReplayConfig
-from srl.data.replay import Replay, key_base, replay_bytes, replay_capacity
+from srl.data.replay import Replay, key_base
+from srl.data.replay_columns import replay_bytes, replay_capacity
 from srl.data.samplers import sampler_maker
+from srl.data.trajectory import TrajectorySpec
+from srl.data.tree import Tree
+from srl.errors import ConfigError
+from srl.services.checkpoints import CheckpointConfig, CheckpointPart
+from srl.services.messages import Note
+from srl.services.metrics_client import MetricsClient
+from srl.services.segments import SegmentFolder
 from srl.settings import convert
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_queue import FragmentInfo
+from srl.workers.replay_segments import ReplaySegments
 from srl.workers.wiring import Context, SamplePlan, WorkerPlan
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
@@ -26,7 +40,7 @@ from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 class ReplayWorker(Worker):
     """Keeps what it reads from one stream, and writes draws of it to another."""
 
-    restorable = False
+    in_every_checkpoint = True
 
     def __init__(
         self,
@@ -38,10 +52,14 @@ class ReplayWorker(Worker):
         share: float,
         seed: int,
         feedback: SampleSource | None = None,
-        key_base: int = 0,
+        shard: int = 0,
+        incarnation: int = 0,
+        folder: SegmentFolder | None = None,
+        metrics: MetricsClient | None = None,
     ) -> None:
         """`share` is its part of everything that is stored and drawn. `feedback` has the
-        priorities that trainers give to keys, which begin with `key_base`."""
+        priorities that trainers give to keys, which name the `shard`: its number. What it keeps is
+        saved in `folder`."""
         self.name = name
         self._source, self._sinks, self._config = source, sinks, config
         self._feedback = feedback
@@ -53,8 +71,13 @@ class ReplayWorker(Worker):
             length=drawn.length,
             uses=config.max_uses,
         )
-        capacity = int(config.capacity_steps * share)
-        self.replay = Replay(stored, drawn, capacity, sampler, key_base=key_base)
+        capacity = _capacity_steps(config, stored, share)
+        self.replay = Replay(stored, drawn, capacity, sampler)
+        self._segments = ReplaySegments(self.replay, folder)
+        self._saves = folder is not None
+        self._metrics = metrics
+        self._shard, self._incarnation = shard, incarnation
+        self._begin_session(incarnation)
         self._warmup_steps = config.warmup_steps * share
         per_fragment = config.batches_per_step * stored.length * stored.envs
         self._max_owed = config.max_batches_owed * share or max(
@@ -65,11 +88,13 @@ class ReplayWorker(Worker):
         self._num_inserted = self._num_reported = 0
         """Environment steps stored so far, and those that its commits have reported."""
         self._next = 0
+        self._is_new = True
         self._waits = {what: Wait(what) for what in ("samples", "ratio")}
 
     @classmethod
     def build(cls, context: Context) -> ReplayWorker:
         """A replay worker from its part of the plan."""
+        checkpoint = context.settings("checkpoint", CheckpointConfig)
         streams = {name: context.plan.samples[name] for name in context.worker.reads}
         (fragments,) = (name for name, stream in streams.items() if not stream.has_tables)
         tables = [name for name, stream in streams.items() if stream.has_tables]
@@ -81,8 +106,22 @@ class ReplayWorker(Worker):
             share=1 / streams[fragments].parts,
             seed=context.seed,
             feedback=context.sample_source(tables[0]) if tables else None,
-            key_base=key_base(context.worker.index, context.incarnation),
+            shard=context.worker.index,
+            incarnation=context.incarnation,
+            folder=context.segment_folder() if cls.is_saved(checkpoint) else None,
+            metrics=context.metrics,
         )
+
+    @classmethod
+    def is_saved(cls, config: CheckpointConfig) -> bool:
+        """As `checkpoint.replay` says."""
+        return config.replay != "never"
+
+    def _begin_session(self, number: int) -> None:
+        """Tells apart what is stored and drawn from now on, by a number that no other life of this
+        worker has: no fragment continues one from before, and no priority is for one."""
+        self._session = number
+        self.replay.session, self.replay.key_base = number, key_base(self._shard, number)
 
     @classmethod
     def memory_bytes(cls, worker: WorkerPlan, samples: Mapping[str, SamplePlan]) -> int:
@@ -90,11 +129,13 @@ class ReplayWorker(Worker):
         config = convert(worker.settings, ReplayConfig, "replay")
         reads = next(samples[name] for name in worker.reads if not samples[name].has_tables)
         stored, drawn = reads.spec.trajectory, samples[worker.writes[0]].spec.trajectory
-        steps = int(config.capacity_steps / reads.parts)
+        steps = _capacity_steps(config, stored, 1 / reads.parts)
         return replay_bytes(stored, replay_capacity(stored, drawn, steps, reads.at_once))
 
     def step(self) -> StepResult | Wait:
         """Draws a minibatch if it owes one, else stores a fragment."""
+        if self._is_new:
+            self._count_lost()
         self._read_feedback()
         if self._owed >= 1.0 and self.replay.can_draw:
             if self._draw():
@@ -104,6 +145,18 @@ class ReplayWorker(Worker):
             if self._owed >= self._max_owed:
                 return self._waits["ratio"]
         return MADE if self._insert() else self._idle()
+
+    def _count_lost(self) -> None:
+        """Counts what an earlier incarnation had stored, and this one has not."""
+        self._is_new = False
+        lost = self.stats.get("count_stored") - self.replay.stored_steps
+        self.stats.set("count_stored", self.replay.stored_steps)
+        if lost <= 0:
+            return
+        self.stats.add("count_lost", lost)
+        if self._metrics is not None:
+            text = f"{lost:,} environment steps of the replay were lost; its share is filled anew"
+            self._metrics.send(Note(self.name, "warning", text))
 
     def _idle(self) -> StepResult | Wait:
         if self._source.closed or all(sink.closed for sink in self._sinks):
@@ -152,12 +205,76 @@ class ReplayWorker(Worker):
         self._owed += self._config.batches_per_step * max(0.0, counted)
         self.stats.add("count_inserted", info.env_steps)
         self.stats.set("count_stored", self.replay.stored_steps)
+        self._segments.follow()
         return True
+
+    @property
+    def restorable(self) -> bool:
+        """Whether its fragments are saved."""
+        return self._saves
+
+    def state(self, exact: bool) -> Tree:
+        """All but the fragments, which are in segments."""
+        if not self._saves:
+            return None
+        return {
+            "layout": self._segments.layout,
+            "session": self._session,
+            "replay": self.replay.state(),
+            "owed": self._owed,
+            "num_inserted": self._num_inserted,
+            "num_reported": self._num_reported,
+            "next": self._next,
+        }
+
+    def restore(self, state: Tree, exact: bool) -> None:
+        """Continues from `state`, with the fragments of the segments. Without them it begins
+        empty."""
+        if state["layout"] != self._segments.layout:
+            if self._metrics is not None:
+                text = "what it kept does not fit these settings; its share is filled anew"
+                self._metrics.send(Note(self.name, "warning", text))
+            return
+        if not self._segments.restore(state["replay"]):
+            return
+        self._owed, self._next = state["owed"], state["next"]
+        self._num_inserted, self._num_reported = state["num_inserted"], state["num_reported"]
+        session = state["session"]
+        # An incarnation may begin with the same checkpoint as the one before.
+        self._begin_session(session if exact else session + 1 + self._incarnation)
+
+    def save_segments(self, folder: Path) -> None:
+        """Puts its fragments into an unfinished checkpoint."""
+        self._segments.save(folder)
+
+    def load_segments(self, folder: Path, parts: Sequence[CheckpointPart]) -> None:
+        """Finds its fragments in a checkpoint."""
+        self._segments.find(folder, parts)
 
     def close(self) -> None:
         """Closes its ends of the streams."""
+        self._segments.close()
         self._source.close()
         if self._feedback is not None:
             self._feedback.close()
         for sink in self._sinks:
             sink.close()
+
+
+def _capacity_steps(config: ReplayConfig, stored: TrajectorySpec, share: float) -> int:
+    """Environment steps that a worker with this share keeps: as many as the limits of steps and of
+    bytes allow."""
+    steps = int(config.capacity_steps * share)
+    if not config.capacity_bytes:
+        return steps
+    fragment, size = stored.length * stored.envs, replay_bytes(stored, 1)
+    kept = min(steps, int(config.capacity_bytes * share) // size * fragment)
+    if kept < config.warmup_steps * share:
+        least = math.ceil(math.ceil(config.warmup_steps * share / fragment) * size / share)
+        raise ConfigError(
+            f"algorithm.buffer_bytes: expected at least {least:,}, "
+            f"so that the replay can hold the {config.warmup_steps} environment steps "
+            f"(algorithm.learning_starts) with which learning begins, got "
+            f"{config.capacity_bytes:,}."
+        )
+    return kept

@@ -376,6 +376,7 @@ class TrainerWorker(Worker):
             "learner": self._learner_state(),
             "filling": self._filling.state() if exact else None,
             "training": self._training.state() if exact else None,
+            "feedback": self._feedback.state() if exact else None,
         }
 
     def restore(self, state: Tree, exact: bool) -> None:
@@ -386,6 +387,7 @@ class TrainerWorker(Worker):
         if exact:
             self._filling.restore(state["filling"])
             self._training.restore(state["training"])
+            self._feedback.restore(state["feedback"])
             self._has_learned = self._group.formed = True
             self._show_counters()
 

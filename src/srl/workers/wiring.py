@@ -24,6 +24,7 @@ from srl.resolve import resolve
 from srl.resources import machine_memory
 from srl.services.metrics_client import MetricsClient
 from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWriter
+from srl.services.segments import SegmentFolder
 from srl.services.worker_stats import WorkerStats
 from srl.settings import convert
 from srl.streams.inference import InferenceClient, InferenceServer, InferenceSpec
@@ -193,6 +194,10 @@ class Context:
     def settings(self, part: str, kind: type) -> Any:
         """One part of the experiment's settings, as its dataclass."""
         return convert(self.plan.experiment[part], kind, part)
+
+    def segment_folder(self) -> SegmentFolder:
+        """The folder in which this worker saves what it keeps, for checkpoints."""
+        return SegmentFolder(self.run_dir / "checkpoints", self.name, self.incarnation)
 
     # -- environments ----------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from srl.data.tree import Tree
+from srl.services.checkpoints import CheckpointConfig, CheckpointPart
 from srl.services.worker_stats import WAITS, StatsTable, WorkerStats
 from srl.workers.wiring import Context, SamplePlan, WorkerPlan
 
@@ -93,6 +95,19 @@ class Worker(ABC):
     def settled(self) -> bool:
         """Whether its part of a checkpoint can be written yet."""
         return True
+
+    @classmethod
+    def is_saved(cls, config: CheckpointConfig) -> bool:
+        """Whether every checkpoint has this worker's state with these settings."""
+        return cls.in_every_checkpoint
+
+    def save_segments(self, folder: Path) -> None:  # noqa: B027 (nothing to save is fine)
+        """Puts what it keeps into an unfinished checkpoint, in files that checkpoints share. Called
+        right after `state`."""
+
+    def load_segments(self, folder: Path, parts: Sequence[CheckpointPart]) -> None:  # noqa: B027
+        """Takes over the files that `save_segments` put into a checkpoint. Called right before
+        `restore`, unless the checkpoint has no such files (any more)."""
 
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
         """Weights for a checkpoint, by policy name."""

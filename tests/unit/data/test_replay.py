@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srl.data.codec import dump_state, parse_state
 from srl.data.records import Trajectory
-from srl.data.replay import Replay, key_base, replay_bytes, shard_of
-from srl.data.samplers import MakeSampler, PrioritizedSampler, UniformSampler
+from srl.data.replay import Replay, key_base, shard_of
+from srl.data.replay_columns import replay_bytes
+from srl.data.samplers import (
+    MakeSampler,
+    PrioritizedSampler,
+    SamplerName,
+    UniformSampler,
+    sampler_maker,
+)
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.stacking import stack_index
 from srl.data.trajectory import TrajectorySpec, to_tree
@@ -278,3 +286,55 @@ def test_priorities_come_back_by_key_and_only_to_windows_that_are_there():
     for number in range(3, 6):
         replay.insert(played.fragment(number), stored.capacity, 7, number)
     assert replay.feed(keys, np.ones(len(keys))) == 0
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "fifo"])
+def test_a_restored_replay_goes_on_as_if_nothing_had_been(kind: SamplerName) -> None:
+    """Saved in pieces after some fragments were evicted, and before two halves of a window met."""
+    row = {"key": ArraySpec(dtype="int64"), "weight": ArraySpec()}
+    stored = spec(4, envs=2, stack=2, policy_state=ArraySpec(shape=(2,)), state_every=2)
+    shared = {"stack": 2, "policy_state": ArraySpec(shape=(2,)), "state_every": 2}
+    drawn = spec(2, envs=4, row=row, **shared)
+    played = Played(stored, 0, np.random.default_rng(0))
+
+    def new() -> Replay:
+        make = sampler_maker(kind, seed=1, exponent=0.6, length=2, uses=50)
+        return Replay(stored, drawn, 5 * 4 * 2, make, key_base=key_base(1, 1))
+
+    first, second = new(), new()
+    into, again = drawn.allocate(), drawn.allocate()
+    for number in range(PARTS - 1):
+        first.insert(played.fragment(number), stored.capacity, 0, number)
+    first.draw(into)
+    first.feed(into.row["key"], np.arange(1.0, 5.0))
+    numbers = first.numbers
+    pieces = [range(2, 5), range(5, 8)]
+    assert (numbers.start, numbers.stop) == (3, 8)
+    contents = [first.content(range(max(p.start, numbers.start), p.stop)) for p in pieces]
+    state = parse_state(dump_state(first.state()))
+    second.restore(state, (parse_state(dump_state(content)) for content in contents))
+    for replay in (first, second):
+        replay.insert(played.fragment(PARTS - 1), stored.capacity, 0, PARTS - 1)
+    assert first.sampler.num_starts == second.sampler.num_starts > 0
+    for _ in range(6):
+        first.draw(into)
+        second.draw(again)
+        for one, other in zip(leaves(to_tree(into)), leaves(to_tree(again)), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert first.feed(into.row["key"], np.ones(4)) == 4
+        assert second.feed(again.row["key"], np.ones(4)) == 4
+
+    with pytest.raises(ValueError, match="expected 5 fragments, got 3 fewer"):
+        new().restore(state, contents[:1])
+
+
+def test_fragments_of_another_session_continue_nothing() -> None:
+    stored, drawn = spec(4, envs=1), spec(4, envs=1)
+    replay = Replay(stored, drawn, 100, uniform(1))
+    played = Played(stored, 0, np.random.default_rng(0))
+    replay.insert(played.fragment(0), stored.capacity, 0, 0)
+    replay.session = 1
+    replay.insert(played.fragment(1), stored.capacity, 0, 1)
+    assert not replay.can_draw
+    replay.insert(played.fragment(2), stored.capacity, 0, 2)
+    assert replay.can_draw

@@ -21,7 +21,7 @@ from srl.launch.run.status import RunStatus, read_status
 from srl.reporting.console import final_report
 from srl.reporting.summary import Summary, read_summary, write_summary
 from srl.services.checkpoint_parts import hash_parts
-from srl.services.checkpoints import MANIFEST_FILE, open_checkpoint
+from srl.services.manifest import MANIFEST_FILE, open_checkpoint
 from srl.services.metrics import read_metrics
 
 HUGE = 16 << 30

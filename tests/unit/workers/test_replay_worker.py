@@ -10,7 +10,6 @@ import pytest
 import srl
 from srl.algorithms.off_policy import FEEDBACK, PRIORITIZED, ReplayConfig
 from srl.arena.arena import HeapArena
-from srl.data.replay import key_base
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.table import TableSpec
 from srl.data.trajectory import TrajectorySpec
@@ -60,7 +59,6 @@ class Setup:
             share=1.0,
             seed=1,
             feedback=SampleSource(back, arena, 0),
-            key_base=key_base(0, 0),
         )
         self.worker.stats = StatsTable(arena, ("replay/0",)).rows["replay/0"]
         self.sequence = 0

@@ -14,6 +14,9 @@ TIMES = 8
 """A checkpoint may be this many times as large as the run's data in memory. SRL's own checkpoints
 have at most all streams, a trainer's batches, and six copies of the weights where the plan counts
 two. Settings may have been larger before a resume."""
+KEPT_TIMES = 3
+"""It may be this many times as large as what workers keep, like a replay: the segment of the oldest
+fragments may have some that are gone, and there are priorities beside them."""
 MORE_BYTES = 1 << 26
 """Additional bytes for counters, metrics, and the states of environments."""
 
@@ -29,7 +32,7 @@ def check_sizes(directory: RunDir) -> None:
         return
     most = most_bytes(experiment)
     for checkpoint in directory.store().list():
-        size = sum(part.bytes for part in checkpoint.manifest.parts.values())
+        size = sum(part.bytes for part in checkpoint.manifest.files)
         if size > most:
             raise CheckpointError(
                 f"{checkpoint.path}: expected at most {most:,} bytes for a run with these "
@@ -43,4 +46,6 @@ def most_bytes(experiment: Experiment) -> int:
     # The device makes no difference to the size.
     settled = resolve_settings(experiment, available_cores(), "cpu")
     plan, _ = make_plan(settled, probe(settled.env), "cpu")
-    return TIMES * memory_needs(plan).in_checkpoints + MORE_BYTES
+    needs = memory_needs(plan)
+    kept = sum(needs.kept.values())
+    return TIMES * needs.in_checkpoints + KEPT_TIMES * kept + MORE_BYTES

@@ -33,6 +33,7 @@ from srl.launch.plan.placement import Placed, default_hosts, spread
 from srl.launch.plan.streams import check_slots, own_streams, plan_inference, plan_samples
 from srl.policies.registry import policy_config
 from srl.resolve import path_of, resolve
+from srl.services.checkpoints import CheckpointConfig
 from srl.services.metric_names import MetricNames, agent_sides
 from srl.services.parameters import ParameterSpec
 from srl.settings import convert, to_plain
@@ -218,7 +219,7 @@ def make_plan(
     placed = process_names(graph, experiment)
     where = spread(placed, experiment.hosts, apart=experiment.trainer.trust_network)
     workers = [
-        _worker(name, group, index, process)
+        _worker(name, group, index, process, experiment.checkpoint)
         for process, members in placed.items()
         for name, group, index in members
     ]
@@ -297,7 +298,9 @@ def with_weights(plan: Plan, policies: Mapping[str, Policy], files: Mapping[str,
     )
 
 
-def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPlan:
+def _worker(
+    name: str, group: WorkerGroup, index: int, process: str, checkpoint: CheckpointConfig
+) -> WorkerPlan:
     kind = resolve(group.kind)
     if not (isinstance(kind, type) and issubclass(kind, Worker)):
         raise ConfigError(
@@ -321,7 +324,7 @@ def _worker(name: str, group: WorkerGroup, index: int, process: str) -> WorkerPl
         max_restarts=group.max_restarts,
         threads=group.threads,
         # Of several trainers of a policy only the first one writes.
-        in_every_checkpoint=kind.in_every_checkpoint and not (group.trains and index),
+        in_every_checkpoint=kind.is_saved(checkpoint) and not (group.trains and index),
     )
 
 

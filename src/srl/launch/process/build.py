@@ -60,6 +60,7 @@ def write_worker(worker: Worker, folder: Path, exact: bool) -> None:
         state = worker.state(exact)
         if state is not None:
             write_part(folder, worker.name, state)
+            worker.save_segments(folder)
     for policy, weights in worker.weights().items():
         write_part(folder, weights_part(policy), weights)
 
@@ -68,6 +69,8 @@ def restore_worker(worker: Worker, checkpoint: Checkpoint, *, exact: bool) -> No
     """Restores a worker from its part, if the checkpoint has one."""
     part = checkpoint.manifest.parts.get(worker.name)
     if part is not None:
+        if segments := checkpoint.manifest.segments.get(worker.name):
+            worker.load_segments(checkpoint.path, segments)
         worker.restore(load_state(checkpoint.path / part.file), exact)
 
 

@@ -12,6 +12,7 @@ from srl.launch.run.controller import Controller
 from srl.launch.run.process_table import ProcessTable
 from srl.services.checkpoint_parts import copy_part
 from srl.services.messages import Note
+from srl.services.segments import copy_segments
 from srl.workers.wiring import WorkerPlan
 
 
@@ -64,6 +65,8 @@ class Checkpointing:
             part = before.manifest.parts.get(worker.name) if before is not None else None
             if before is not None and part is not None:
                 copy_part(before.path / part.file, folder)
+                if segments := before.manifest.segments.get(worker.name):
+                    copy_segments(segments, worker.name, before.path, folder)
 
     def _remove_abandoned(self) -> None:
         while self._abandoned:

@@ -37,6 +37,7 @@ from srl.launch.process.descriptors import raise_descriptor_limit
 from srl.launch.process.planning import Draft
 from srl.launch.run.controller import Controller, Ending
 from srl.launch.run.goals import already_over, how_to_go_further
+from srl.launch.run.kept_data import kept_data_texts
 from srl.launch.run.process_table import ProcessTable
 from srl.launch.run.processes import ProcessRun
 from srl.launch.run.serial import SerialRun
@@ -268,6 +269,8 @@ class _Launch:
             controller.restore(self.checkpoint)
             self._say(controller, "info", f"resuming from checkpoint {self.checkpoint.number}")
         far = action_bounds_warning(plan.env_spec)
+        for text in kept_data_texts(plan, self.experiment.checkpoint, self.checkpoint):
+            self._say(controller, "info", text)
         for warning in (note, f"{far}. {RESCALE_ADVICE}" if far else ""):
             if warning:
                 self._say(controller, "warning", warning)

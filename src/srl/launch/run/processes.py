@@ -42,6 +42,8 @@ STOP_SECONDS = 2.5
 WRITTEN_BYTES_PER_SECOND = 10e6
 """Large networks get more time: one second for this many bytes of published weights. Within it the
 state of the optimizer is written too."""
+LEAST_SEGMENTS = 8
+"""What a worker keeps has at least so many segments, of which all but one are written before."""
 
 
 class ProcessRun:
@@ -358,8 +360,11 @@ class ProcessRun:
         # Trainers abandon an unfinished update, so that parts are written at once.
         self._controller.stats_table.stop = True
         self.process_table.notify(self._controller.stats_table)
-        weights = sum(parameter_bytes(p.parameters) for p in self._plan.policies.values())
-        seconds = STOP_SECONDS + weights / WRITTEN_BYTES_PER_SECOND
+        written = sum(parameter_bytes(p.parameters) for p in self._plan.policies.values())
+        # Of what a worker keeps, only a small part is not written yet.
+        kept = max((w.memory_bytes for w in self._plan.workers if w.in_every_checkpoint), default=0)
+        written += kept // LEAST_SEGMENTS
+        seconds = STOP_SECONDS + written / WRITTEN_BYTES_PER_SECOND
         for process in self._checkpointing.finish(seconds, self._pause):
             report = failure_report(self.process_table.folder.path, process)
             if report is not None:
