@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from srl.algorithms.bc.config import BCConfig as BCConfig
     from srl.algorithms.config import AlgorithmConfig as AlgorithmConfig
     from srl.algorithms.config import Sampling as Sampling
+    from srl.algorithms.dagger.config import DAggerConfig as DAggerConfig
     from srl.algorithms.dqn.config import DQNConfig as DQNConfig
     from srl.algorithms.impala.config import IMPALAConfig as IMPALAConfig
     from srl.algorithms.mappo.config import MAPPOConfig as MAPPOConfig
@@ -58,6 +59,7 @@ _EXPORTS = {
     "srl.algorithms.impala.config": ("IMPALAConfig",),
     "srl.algorithms.bc.config": ("BCConfig",),
     "srl.algorithms.config": ("AlgorithmConfig", "Sampling"),
+    "srl.algorithms.dagger.config": ("DAggerConfig",),
     "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.mappo.config": ("MAPPOConfig",),
     "srl.algorithms.off_policy": ("OffPolicyConfig",),

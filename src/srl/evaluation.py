@@ -27,6 +27,7 @@ from srl.errors import ConfigError, RunError
 from srl.experiment import SEEDS, Experiment, PolicyConfig, assign_agents
 from srl.launch.directory.run_dir import RunDir, split_source, weights_of
 from srl.launch.plan.build import learning_policies, metric_names, plan_policies
+from srl.launch.plan.sources import plan_source
 from srl.services.metric_names import MetricNames
 from srl.services.score import Score
 from srl.workers.episode_player import EpisodeObserver, PlayedEpisodes, Player
@@ -253,33 +254,13 @@ def _load(
         (plan,) = plan_policies(dataclasses.replace(experiment, policies=random), alone).values()
         # The role may be an agent's name, which need not be a valid policy name.
         return build_policy(msgspec.structs.replace(plan, name=role), experiment.seed)
-    run, checkpoint, name = split_source(source)
-    source_run = RunDir(run).read_trusted(trust=trust)
-    name = name or (role if role in source_run.policies else _only_policy(source_run, run))
-    if name not in source_run.policies:
-        known = ", ".join(source_run.policies)
-        raise ConfigError(f"{source}: no policy {name!r} in that run; it has {known}.")
-    plans = plan_policies(source_run, probe(source_run.env))
-    plan = plans[name]
-    if agent and plan.agent != spec.agents[agent]:
-        raise ConfigError(
-            f"{source}: policy {name!r} expects {plan.agent.obs} and {plan.agent.action}, but "
-            f"{agent!r} has {spec.agents[agent].obs} and {spec.agents[agent].action}."
-        )
+    plan = plan_source(source, role, spec.agents[agent] if agent else None, trust=trust)
     weights = ""
     if plan.mode != "random":
-        shapes = needed_shapes(plan, source_run.seed)
-        weights = str(weights_of(f"{run}@{checkpoint}", shapes, name))
-    return build_policy(msgspec.structs.replace(plan, weights=weights), source_run.seed)
-
-
-def _only_policy(experiment: Experiment, run: Path) -> str:
-    if len(experiment.policies) != 1:
-        known = ", ".join(experiment.policies)
-        raise ConfigError(
-            f"{run}: it has several policies ({known}). Say which: {run}@latest:NAME."
-        )
-    return next(iter(experiment.policies))
+        run, checkpoint, _ = split_source(source)
+        shapes = needed_shapes(plan, experiment.seed)
+        weights = str(weights_of(f"{run}@{checkpoint}", shapes, plan.name))
+    return build_policy(msgspec.structs.replace(plan, weights=weights), experiment.seed)
 
 
 # -- play --------------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ class WorkerGroup:
     """Policies whose weights it publishes."""
     follows: tuple[str, ...] = ()
     """Policies whose weights it reads."""
+    loads: dict[str, str] = field(default_factory=dict)
+    """Policies of other runs that it asks, which play nothing here: the name that each has here,
+    and RUN or RUN@CHECKPOINT[:POLICY]. It follows them, too."""
     beside: str = ""
     """Group whose workers share a process with this group's workers of the same index."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -174,6 +177,15 @@ class Graph:
             policy=policy, shape=table, split="readers", fragments_per_batch=1, bounds_age=False
         )
         return Graph(workers=workers, streams={**self.streams, stream: node})
+
+    def loaded(self) -> dict[str, tuple[str, str]]:
+        """Policies of other runs by their name here: where each comes from, and the policy whose
+        fragments it is asked about."""
+        return {
+            name: (source, self.streams[group.reads[0]].policy)
+            for group in self.workers.values()
+            for name, source in group.loads.items()
+        }
 
     def trainer(self, policy: str) -> str:
         """The name of the workers that train a policy."""

@@ -11,7 +11,7 @@ import srl
 
 pytest.importorskip("h5py", reason="needs the extra `datasets`")
 
-from experts import record_rule
+from experts import record_rule, rule_run
 
 STEPS = 60_000
 """Seen over seeds 1 to 5: 500 each time with the whole episodes, 105 to 168 with the short one."""
@@ -34,3 +34,18 @@ def test_cloning_a_part_of_one_episode_does_not(
     settings = {"algorithm.dataset": dataset, "evaluator.count": 0}
     run = train("CartPole-v1", algorithm="bc", layout="serial", steps=STEPS, set=settings)
     assert run.evaluate(20).mean < 300
+
+
+@pytest.mark.parametrize("layout", ["serial", "shared"])
+def test_dagger_reaches_the_expert_without_a_recorded_step(
+    train: Callable[..., srl.Run], tmp_path: Path, layout: str
+) -> None:
+    expert = rule_run(tmp_path / "expert")
+    run = train(
+        "CartPole-v1",
+        algorithm="dagger",
+        layout=layout,
+        steps=8_000,
+        set={"algorithm.expert": str(expert)},
+    )
+    assert run.evaluate(20).mean >= 475

@@ -47,6 +47,8 @@ class Task:
     """Where the return is read during the run."""
     dataset: bool = False
     """Whether it learns from recorded episodes."""
+    expert: bool = False
+    """Whether it asks the policy of another run."""
 
 
 _ACTOR_CRITIC = {
@@ -102,6 +104,13 @@ TASKS = {
         settings={"algorithm.learning_rate": 3e-3, "evaluator.count": 1},
         metric="eval_return_mean",
         dataset=True,
+    ),
+    "dagger": Task(
+        env="NameIt",
+        goal=0.9,
+        layout="shared",
+        settings={"algorithm.learning_rate": 3e-3},
+        expert=True,
     ),
 }
 
@@ -178,6 +187,8 @@ class Trial:
         settings = {**COMMON, **task.settings, "trainer.count": self.trainers}
         if task.dataset:
             settings["algorithm.dataset"] = record(task, self.folder / "dataset")
+        if task.expert:
+            settings["algorithm.expert"] = train_expert(task, self.folder / "expert")
         given = [f"{key}={value}" for key, value in settings.items()]
         sets = [word for setting in given for word in ("--set", setting)]
         return [
@@ -269,3 +280,19 @@ def record(task: Task, folder: Path, episodes: int = 40) -> Path:
                 )
             )
         return writer.finish()
+
+
+def train_expert(task: Task, folder: Path) -> Path:
+    """The folder of a run that has learned a task."""
+    settings = {**TASKS["a2c"].settings, "actor.envs": 8, "logging.tensorboard": False}
+    run = srl.train(
+        f"{ENVS}:{task.env}",
+        algorithm="a2c",
+        layout="serial",
+        steps=100_000,
+        until="return>=0.97",
+        run_dir=folder,
+        quiet=True,
+        set=settings,
+    )
+    return run.path

@@ -79,15 +79,23 @@ def assert_equal(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> No
         np.testing.assert_array_equal(one[key], other[key], err_msg=key)
 
 
+class WholeRuns(dict[str, dict[str, np.ndarray]]):
+    """What the unbroken runs learned, each run once, and when it is asked for."""
+
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        super().__init__()
+        self._factory = factory
+
+    def __missing__(self, name: str) -> dict[str, np.ndarray]:
+        run_dir = self._factory.mktemp("whole")
+        launch(CASES[name], run_dir, quiet=True)
+        self[name] = learned(run_dir)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
-def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, np.ndarray]]:
-    """What the unbroken runs learned, each run once."""
-    found = {}
-    for name, wanted in CASES.items():
-        run_dir = tmp_path_factory.mktemp("whole")
-        launch(wanted, run_dir, quiet=True)
-        found[name] = learned(run_dir)
-    return found
+def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
+    return WholeRuns(tmp_path_factory)
 
 
 @pytest.fixture

@@ -155,6 +155,44 @@ def test_trainers_on_a_host_of_their_own_go_on_at_home_when_it_is_cut_off(
         training.kill()
 
 
+def test_a_replay_on_two_hosts_goes_on_when_one_of_them_is_lost(
+    hosts: Callable[..., ThreeHosts], shm: Path
+) -> None:
+    """The share of that host is lost, counted, and filled anew elsewhere."""
+    three = hosts({"left": ["replay"], "right": ["replay"]})
+    training = three.train(
+        "--algorithm", "dqn", "--steps", "1e9", "--until", "none",
+        "--set", "algorithm.replay_workers=2", "--set", "algorithm.learning_starts=400",
+        "--set", "checkpoint.replay=never", "--set", "host_silence_seconds=4",
+        "--set", "logging.interval_seconds=0.1",
+    )  # fmt: skip
+    try:
+        training.wait_for_updates(5)
+        where = {w.name: w.host for w in status_of(training).workers}
+        assert (where["replay/0"], where["replay/1"]) == ("left", "right")
+
+        three.network.cut("right")
+        wait_for(lambda: "host right is gone: silent" in log_of(training), "a lost host")
+        training.wait_for_updates(3)
+        lost = "environment steps of the replay were lost"
+        wait_for(lambda: lost in log_of(training), "a count")
+        wait_for(lambda: training.metrics()["replay.replay.lost"] >= 200, "its share's loss")
+        before = training.metrics()["replay.replay.stored"]
+        wait_for(lambda: training.metrics()["replay.replay.stored"] > before, "new fragments")
+        where = {w.name: w.host for w in status_of(training).workers}
+        assert where["replay/1"] != "right"
+        training.wait_for_updates(3)
+
+        three.agents["right"].terminate()
+        assert three.agents["right"].wait(LIMIT_SECONDS) == 0
+        assert training.stop(signal.SIGINT) == 130
+        assert_books_add_up(three.run_dir)
+        assert three.agents["left"].wait(LIMIT_SECONDS) == 0
+        assert list(shm.iterdir()) == []
+    finally:
+        training.kill()
+
+
 def _state(training: Training, host: str) -> str:
     return {h.name: h.state for h in status_of(training).hosts}[host]
 

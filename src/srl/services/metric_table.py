@@ -79,10 +79,12 @@ METRICS = {
         "Environment steps that replay workers have stored since the start; a sum over all of "
         "them, as is what follows."
     ),
-    "replay.<workers>.stored": Metric("Environment steps that they hold."),
+    "replay.<workers>.stored": Metric(
+        "Ticks of environments that they hold: steps, and final observations."
+    ),
     "replay.<workers>.sampled": Metric("Windows that were drawn."),
     "replay.<workers>.lost": Metric(
-        "Environment steps that were lost with a worker that died. It fills its share anew."
+        "Ticks of environments that were lost with a worker that died. It fills its share anew."
     ),
     "between_hosts.wait_requests_seconds": Metric(
         "Seconds that requests waited for replies of other hosts; a sum over all hosts, as is what "

@@ -28,6 +28,7 @@ def plan_of(target: str, algorithm: str, **given: object) -> Plan:
         ("CartPole-v1", "sac", r"real-valued actions .*, got Discrete\. Use .* dqn"),
         ("CartPole-v1", "td3", r"real-valued actions .*, got Discrete\. Use .* dqn"),
         ("CartPole-v1", "bc", r"algorithm\.dataset: expected the folder .*, got none\. Record one"),
+        ("CartPole-v1", "dagger", r"algorithm\.expert: expected the folder of a run .*, got none"),
     ],
 )
 def test_spaces_that_an_algorithm_cannot_do(target: str, algorithm: str, message: str) -> None:

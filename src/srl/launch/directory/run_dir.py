@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -196,9 +196,12 @@ class RunDir:
             write_atomically(kept, content, to_disk=True)
         return kept.resolve()
 
-    def forget_sources(self, experiment: Experiment) -> None:
-        """Removes copies of weights with which the policies of `experiment` do not start. It is for
-        an experiment that replaces a run without checkpoints."""
+    def forget_sources(self, experiment: Experiment, loaded: Iterable[str] = ()) -> None:
+        """Removes copies of weights with which the policies of `experiment` do not start, and those
+        of the `loaded` policies of other runs. It is for an experiment that replaces a run without
+        checkpoints."""
+        for name in loaded:
+            (self.sources / f"{name}.safetensors").unlink(missing_ok=True)
         with suppress(SrlError):
             before = self.read_config().policies
             for name, policy in experiment.policies.items():

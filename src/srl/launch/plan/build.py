@@ -212,7 +212,7 @@ def make_plan(
     graph = build_graph(experiment)
     check_graph(graph)
     _check_steps(experiment)
-    drafts = plan_policies(experiment, env_spec)
+    drafts = _policy_drafts(experiment, env_spec, graph)
     for draft in drafts.values():
         needed_shapes(draft, experiment.seed)
     modules = {name: build_policy(draft, experiment.seed) for name, draft in drafts.items()}
@@ -242,10 +242,10 @@ def make_plan(
     plan = Plan(
         experiment=to_plain(experiment),
         env_spec=env_spec,
-        policy_agents={name: policy.agents for name, policy in policies.items()},
+        policy_agents={name: policies[name].agents for name in experiment.policies},
         envs_per_group=envs,
         num_groups=actor.groups,
-        explore={name: plan_exploration(experiment, name) for name in policies},
+        explore={name: plan_exploration(experiment, name) for name in experiment.policies},
         device=device,
         policies=policies,
         inference=plan_inference(policies, modules, workers, where, envs, actor.groups),
@@ -264,6 +264,18 @@ def _check_steps(experiment: Experiment) -> None:
         config = algorithm_of_policy(experiment, name)
         with user_code(f"{type(config).__name__}.check_steps"):
             config.check_steps(experiment.steps)
+
+
+def _policy_drafts(
+    experiment: Experiment, env_spec: EnvSpec, graph: Graph
+) -> dict[str, PolicyPlan]:
+    """The policies of an experiment, and those of other runs that its workers load."""
+    drafts = plan_policies(experiment, env_spec)
+    if not graph.loaded():
+        return drafts
+    from srl.launch.plan.sources import plan_loaded
+
+    return {**drafts, **plan_loaded(graph, drafts)}
 
 
 def plan_exploration(experiment: Experiment, policy: str) -> list[float]:

@@ -132,7 +132,8 @@ class _Launch:
             return store, note
         if self.directory.exists:
             note = f"{self.directory.path} has no checkpoint: training starts from the beginning"
-        self.directory.forget_sources(self.experiment)
+        loaded = build_graph(self.experiment).loaded()
+        self.directory.forget_sources(self.experiment, loaded)
         self.directory.write_config(self.experiment)
         return store, note
 
@@ -171,6 +172,7 @@ class _Launch:
             started.callback(processes.close)
         # This process makes policies that are not trained, because it publishes them: so it plans.
         all_learn = all(p.mode == "train" for p in self.experiment.policies.values())
+        all_learn = all_learn and not build_graph(self.experiment).loaded()
         plan, policies = self._plan(processes if all_learn else None, placed)
         controller = self._controller(plan, policies, processes.arena, store, note)
         processes.attach(controller, self.checkpoint)
@@ -224,12 +226,15 @@ class _Launch:
             planned, policies = make_plan(
                 self.experiment, spec, self.device, base_versions=versions
             )
+        wanted = {n: policy.origin for n, policy in self.experiment.policies.items()}
+        loaded = build_graph(self.experiment).loaded()
+        wanted |= {name: (source, "") for name, (source, _) in loaded.items()}
         sources = {
             name: self.directory.keep_source(
-                policy.source, policy.source_policy, name, planned.policies[name].parameters.shapes
+                source, policy, name, planned.policies[name].parameters.shapes
             )
-            for name, policy in self.experiment.policies.items()
-            if policy.source
+            for name, (source, policy) in wanted.items()
+            if source
         }
         # Only now: a resumed run keeps its old settings until the new ones are known to work.
         self.directory.write_config(self.experiment)
@@ -256,7 +261,7 @@ class _Launch:
             run_dir=self.directory.path,
             arena=arena,
             store=store,
-            fixed_weights=fixed,
+            fixed_weights={n: w for n, w in fixed.items() if n in self.experiment.policies},
             cores=self.cores,
             quiet=self.quiet,
             begun=self.begun,
