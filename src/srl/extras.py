@@ -20,6 +20,8 @@ EXTRA_OF = {
     "imageio_ffmpeg": "video",
     "ray": "ray",
     "h5py": "datasets",
+    "starlette": "watch",
+    "uvicorn": "watch",
 }
 """The extra that installs each optional package, by the package's import name."""
 

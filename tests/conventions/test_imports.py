@@ -25,7 +25,7 @@ LAYERS = (
     ("experiment",),
     ("recipes", "overrides", "launch"),
     ("arguments", "acting", "evaluation", "run"),
-    ("bench",),
+    ("bench", "watch"),
     ("cli",),
 )
 """From the bottom up. A module may import its own part and those of lower layers."""

@@ -58,6 +58,16 @@ def test_a_missing_package_is_named_with_its_command(package: str, env: str) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_the_page_names_the_command_that_installs_what_it_needs(
+    package: str, tmp_path: Path
+) -> None:
+    done = without(package, "watch", str(tmp_path))
+    assert done.returncode == 2
+    assert install_command("watch") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_list_leaves_out_what_needs_a_missing_package() -> None:
     missing = "ale_py,mujoco,Box2D,envpool,pettingzoo,mpe2"
     listed = without(missing, "list", "--envs").stdout.split()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import srl
 from srl.errors import ConfigError, RunError
 from srl.launch.run import requests
 from srl.launch.run.requests import REQUEST_FILE, Requests, ask
@@ -81,3 +82,32 @@ def test_a_request_from_before_the_start_does_not_count(
     head = Head(tmp_path, monkeypatch)
     head.requests.step()
     assert not head.asked
+
+
+def test_a_run_in_one_thread_writes_a_checkpoint_refuses_to_scale_and_stops(
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    found: list[object] = []
+
+    def user() -> None:
+        while not (run_dir / "status.json").exists():
+            threading.Event().wait(0.02)
+        ask(run_dir, "checkpoint", 60.0)
+        try:
+            ask(run_dir, "scale", 60.0, {"actor": 2})
+        except ConfigError as error:
+            found.append(str(error))
+        found.append([path.name for path in (run_dir / "checkpoints").glob("0*")])
+        ask(run_dir, "stop", 60.0)
+
+    thread = threading.Thread(target=user)
+    thread.start()
+    run = srl.train(
+        "CartPole-v1", layout="serial", steps=10**9, run_dir=run_dir, quiet=True,
+        set={"actor.envs": 8, "algorithm.rollout_length": 32},
+    )  # fmt: skip
+    thread.join()
+    assert "layout serial" in str(found[0])
+    assert found[1] == ["000000001"]
+    assert (run.summary.status, run.summary.reason) == ("stopped", requests.STOP_REASON)
