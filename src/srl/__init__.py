@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from srl.graph import Graph as Graph
     from srl.graph import StreamNode as StreamNode
     from srl.graph import WorkerGroup as WorkerGroup
+    from srl.launch.run.callbacks import Callback as Callback
+    from srl.launch.run.callbacks import FinishedEpisode as FinishedEpisode
     from srl.policies.actor_critic_config import ActorCriticConfig as ActorCriticConfig
     from srl.policies.deterministic_config import DeterministicConfig as DeterministicConfig
     from srl.policies.q_network_config import QNetworkConfig as QNetworkConfig
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
+    "srl.launch.run.callbacks": ("Callback", "FinishedEpisode"),
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
     "srl.algorithms.a2c.config": ("A2CConfig",),

@@ -53,7 +53,7 @@ def assemble(
     if not (experiment.steps or experiment.seconds or experiment.until):
         experiment = dataclasses.replace(experiment, steps=DEFAULT_STEPS)
     _check_until(experiment)
-    return experiment
+    return _with_absolute_callbacks(experiment)
 
 
 def resumed(
@@ -74,7 +74,7 @@ def resumed(
     experiment = override(directory.read_trusted(trust=trust), settings)
     directory.check_commands(experiment, trust=trust)
     _check_until(experiment)
-    return experiment
+    return _with_absolute_callbacks(experiment)
 
 
 def _part(part: Part, given: Any) -> dict[str, Any]:
@@ -113,6 +113,13 @@ def _with_source(experiment: Experiment, source: str) -> Experiment:
             policy = dataclasses.replace(policy, source=source, source_policy=own)
         policies[name] = policy
     return dataclasses.replace(experiment, policies=policies)
+
+
+def _with_absolute_callbacks(experiment: Experiment) -> Experiment:
+    """Names files of callbacks so that a resume from another folder finds them."""
+    paths = tuple(absolute(path) for path in experiment.logging.callbacks)
+    logging = dataclasses.replace(experiment.logging, callbacks=paths)
+    return dataclasses.replace(experiment, logging=logging)
 
 
 def _check_until(experiment: Experiment) -> None:

@@ -22,6 +22,12 @@ EXTRA_OF = {
     "h5py": "datasets",
     "starlette": "watch",
     "uvicorn": "watch",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "prometheus_client": "prometheus",
+    "pandas": "pandas",
+    "polars": "polars",
+    "optuna": "sweep",
 }
 """The extra that installs each optional package, by the package's import name."""
 

@@ -8,7 +8,7 @@ run.policy.act(obs)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +49,15 @@ def train(
     run_dir: str | Path | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Trains to the end and returns the run; a run in `run_dir` continues from its checkpoint.
 
     `target` is a recipe's name, an environment's id or class, or an `Experiment`. `algorithm` and
     `network` are a name, a dict of settings that change, or a settings object with all of them,
     like `PPOConfig(epochs=8)` and `ActorCriticConfig(recurrent="lstm")`. `set` takes every other
-    setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them).
+    setting by dotted key, like `{"actor.envs": 8}` (`srl settings` lists them). `callbacks` are
+    objects with methods of `srl.Callback`, which the controller calls in this process.
     """
     begun = time.monotonic()
     experiment = assemble(
@@ -75,7 +77,7 @@ def train(
         set=set,
     )
     path = run_path(experiment, run_dir)
-    run = start(experiment, path, fresh=fresh, quiet=quiet, begun=begun)
+    run = start(experiment, path, fresh=fresh, quiet=quiet, begun=begun, callbacks=callbacks)
     if not quiet:
         print(run.report(), flush=True)
     return run
@@ -105,6 +107,7 @@ def start(
     fresh: bool = False,
     quiet: bool = False,
     begun: float | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Trains an experiment in a folder; continues the run that is there, unless `fresh`.
 
@@ -113,9 +116,14 @@ def start(
     from srl.launch.run.launch import launch
 
     if is_for_slurm(experiment):
+        if callbacks:
+            raise ConfigError(
+                "callbacks: expected none with launcher slurm, got objects of this process, which "
+                "a job cannot call. Name their classes in the setting logging.callbacks."
+            )
         return wait_for_run(submit_job(experiment, path, fresh=fresh), path)
     _prepare_folder(experiment, path, fresh)
-    launch(experiment, path, quiet=quiet, begun=begun)
+    launch(experiment, path, quiet=quiet, begun=begun, callbacks=callbacks)
     return Run(path)
 
 
@@ -172,6 +180,7 @@ def resume(
     set: Mapping[str, Any] | None = None,
     quiet: bool = False,
     trust: bool = False,
+    callbacks: Sequence[Any] = (),
 ) -> Run:
     """Continues a run from its last checkpoint; arguments are as for `train`, and `trust` is as for
     `load`.
@@ -191,7 +200,8 @@ def resume(
         set=set,
         trust=trust,
     )
-    run = start(experiment, run_path(experiment, run_dir), quiet=quiet, begun=begun)
+    path = run_path(experiment, run_dir)
+    run = start(experiment, path, quiet=quiet, begun=begun, callbacks=callbacks)
     if not quiet:
         print(run.report(), flush=True)
     return run

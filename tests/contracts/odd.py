@@ -159,7 +159,7 @@ class Head:
         self._stats_table = StatsTable(HeapArena(), ("actor/0",))
         self.hosts.brief(Brief(plan=b"", run_dir="", probe=""), plan, self._stats_table)
         names = MetricNames({"p": ("a_*", "b_*")}, ["p"])
-        self._collector = Collector(folder, LoggingConfig(tensorboard=False), names)
+        self._collector = Collector(folder, LoggingConfig(sinks=()), names)
         self.said = plain(inspect.type_info(ControlMessage))
 
     def _session(self) -> str:

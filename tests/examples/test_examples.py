@@ -26,9 +26,14 @@ PROMISES = {
     "07_policy_from_scratch.py": {r"return: (\S+),": (300, 500)},
     "08_algorithm_from_scratch.py": {r"return: (\S+),": (300, 500)},
     "09_dqn_with_replay.py": {r"return: (\S+),": (80, 500)},
+    "10_callbacks.py": {
+        r"episodes: (\d+)": (100, 3000),
+        r"evaluations: (\d+)": (1, 1000),
+        r"best evaluation: (\S+)": (300, 500),
+    },
 }
 """What each example prints, and between which numbers it lies. Seen: 500 and 500; 0.79 and -0.56;
-500; 500; 0.99 and 0.00; 500; 500; 500; 122 to 500 with ten seeds."""
+500; 500; 0.99 and 0.00; 500; 500; 500; 122 to 500 with ten seeds; 500."""
 PROTOCOLS = {
     *("srl", "srl.algorithms.protocol", "srl.policies.protocol"),
     *("srl.algorithms.learning.adam", "srl.data.records", "srl.data.spec"),
@@ -37,7 +42,7 @@ PROTOCOLS = {
 
 
 def test_every_example_is_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("0*.py")} == set(PROMISES)
+    assert {path.name for path in EXAMPLES.glob("[0-9]*.py")} == set(PROMISES)
 
 
 def test_an_algorithm_from_scratch_is_short_and_needs_no_ppo() -> None:

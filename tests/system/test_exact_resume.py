@@ -31,7 +31,7 @@ SMALL = {
     "actor.envs": 4,
     "algorithm.rollout_length": 16,
     "checkpoint.every_seconds": 1000,
-    "logging.tensorboard": False,
+    "logging.sinks": [],
 }
 TEAM = "pettingzoo:mpe2.simple_tag_v3"
 

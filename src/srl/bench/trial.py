@@ -130,9 +130,7 @@ def _shares(first: dict[str, Any], last: dict[str, Any]) -> dict[str, dict[str, 
 
 def run_trial(experiment: Experiment, *, seconds: float, warmup: float, dataflow: str = "") -> Rate:
     """Runs the experiment until its window is full; `dataflow` changes its graph."""
-    logging = dataclasses.replace(
-        experiment.logging, interval_seconds=INTERVAL_SECONDS, tensorboard=False
-    )
+    logging = dataclasses.replace(experiment.logging, interval_seconds=INTERVAL_SECONDS, sinks=())
     changed = dataclasses.replace(
         experiment, logging=logging, dataflow=dataflow or experiment.dataflow
     )

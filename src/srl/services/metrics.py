@@ -8,14 +8,15 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from srl.errors import ConfigError, RunError
+from srl.errors import ConfigError, RunError, nearest
 from srl.files import read_lines
 from srl.services.messages import Episodes, Evaluation, Message, Note, Update
 from srl.services.metric_names import MetricNames
@@ -28,6 +29,9 @@ POINTS = 20
 """Updates that have a line each at the start of a run, so that a short run has a curve, too."""
 MAX_LINE_BYTES = 1 << 20
 """Longest line of metrics.jsonl that is read; a line with ten thousand metrics fits."""
+TENSORBOARD = "tensorboard"
+SINKS = (TENSORBOARD, "wandb", "mlflow", "prometheus")
+"""Names of everything that can get the metrics besides metrics.jsonl."""
 _encode_line = msgspec.json.Encoder().encode
 
 
@@ -39,8 +43,17 @@ class LoggingConfig:
     """Most seconds between two lines of metrics.jsonl, and between two points of a TensorBoard
     curve. At the start it is less: a twentieth of the time since the first update. Each of the
     first twenty updates has a line of its own."""
-    tensorboard: bool = True
-    """Write TensorBoard events into the run directory."""
+    sinks: tuple[str, ...] = (TENSORBOARD,)
+    """Programs that get the metrics besides metrics.jsonl: `tensorboard` (events in the run
+    directory), `wandb`, `mlflow`, `prometheus`. Each but the first has an extra of its name."""
+    project: str = "srl"
+    """The project at W&B, and the experiment in MLflow, that the run belongs to."""
+    prometheus_port: int = 9464
+    """Port on loopback from which Prometheus fetches metrics; if it is taken, or 0, any free
+    port."""
+    callbacks: tuple[str, ...] = ()
+    """Import paths of callbacks: classes with methods like `on_metrics` and `on_checkpoint`, which
+    the controller calls."""
     window: int = 100
     """Number of last training episodes in episode_return_mean and episode_length_mean."""
     rate_seconds: float = 10.0
@@ -56,6 +69,21 @@ class LoggingConfig:
         if self.rate_seconds <= 0:
             raise ConfigError(
                 f"logging.rate_seconds: expected more than 0, got {self.rate_seconds}."
+            )
+        for sink in self.sinks:
+            if sink not in SINKS:
+                raise ConfigError(
+                    f"logging.sinks: no sink is named {sink!r}: {nearest(sink, SINKS)}"
+                )
+        if len(set(self.sinks)) < len(self.sinks):
+            raise ConfigError(
+                f"logging.sinks: expected each sink once, got {', '.join(self.sinks)}."
+            )
+        if not self.project.strip():
+            raise ConfigError("logging.project: expected a name, got none.")
+        if not 0 <= self.prometheus_port < 65536:
+            raise ConfigError(
+                f"logging.prometheus_port: expected a port, or 0, got {self.prometheus_port}."
             )
 
 
@@ -93,6 +121,9 @@ class Collector:
         self._times_before: list[WorkerTimes] = []
         self._workers: dict[str, float] = {}
         self._events: EventFile | None = None
+        self._writes_events = TENSORBOARD in config.sinks
+        self.hear: Callable[[Message | dict[str, Value]], None] = lambda what: None
+        """Also gets every message that counts, and every line of metrics; for callbacks."""
 
     def _records(self) -> dict[str, PolicyMetrics]:
         names, window = self.names, self.config.window
@@ -114,6 +145,7 @@ class Collector:
                 record.add_update(message)
             case Evaluation():
                 record.add_evaluation(message)
+        self.hear(message)
 
     def observe(self, times: list[WorkerTimes]) -> None:
         """Takes the workers' times since they started; a line shows shares since the line
@@ -205,19 +237,32 @@ class Collector:
         values = self.snapshot()
         try:
             self._write_line({"time": wall, **values, **_worker_totals(self._times)})
-            self._write_events(values, wall)
         except OSError as error:
             raise _cannot_write(self.path, error) from error
+        if self._writes_events:
+            with self._without_events():
+                self._write_events(values, wall)
+        self.hear(values)
         return True
 
     def close(self) -> None:
         """Closes the TensorBoard file; the collector can still be used."""
         if self._events is not None:
             events, self._events = self._events, None
-            try:
+            with self._without_events():
                 events.close()
-            except OSError as error:
-                raise _cannot_write(self.path, error) from error
+
+    @contextmanager
+    def _without_events(self) -> Iterator[None]:
+        """Goes on without TensorBoard curves after an error, which it notes once."""
+        try:
+            yield
+        except OSError as error:
+            self._writes_events = False
+            text = (
+                f"TensorBoard curves end here ({error.strerror or error}); {METRICS_FILE} goes on"
+            )
+            self.notes.append(Note("controller", "warning", text))
 
     def state(self, now: float) -> dict[str, Any]:
         """The state with which a resumed run continues its counts."""
@@ -267,8 +312,6 @@ class Collector:
             file.write((b"\n" if torn else b"") + _encode_line(values) + b"\n")
 
     def _write_events(self, values: dict[str, Value], wall: float) -> None:
-        if not self.config.tensorboard:
-            return
         steps = int(values["env_steps"])
         if self._events is None:
             self._events = EventFile(self.run_dir, wall, steps)

@@ -87,9 +87,10 @@ NAMES: list[dict[str, Any]] = [
     {"policies": {"default": {"network": {"name": "stranger:Net"}}}},
     {"policies": {"default": {"algorithm": {"name": "stranger:Algorithm"}}}},
 ]
+CALLBACK: dict[str, Any] = {"logging": {"callbacks": ["stranger.py:Callback"]}}
 
 
-@pytest.mark.parametrize("settings", NAMES, ids=str)
+@pytest.mark.parametrize("settings", [*NAMES, CALLBACK], ids=str)
 @pytest.mark.parametrize("verb", ["eval", "play", "resume"])
 def test_a_strangers_code_is_listed_and_not_imported(
     settings: dict[str, Any],

@@ -16,7 +16,7 @@ ONE = MetricNames({"agent": ("agent",)}, ["agent"])
 
 
 def measured(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False), ONE)
+    collector = Collector(tmp_path, LoggingConfig(sinks=()), ONE)
     collector.tick(0.0)
     collector.add(Update("trainer/0", "agent", 9, 5000, 5000, 0.5, 1.0, 0.1, {"loss": 0.2}))
     collector.add(Episodes("actor/0", "agent", [10.0, 30.0], [10, 30]))

@@ -20,7 +20,7 @@ def undeclared(names):
 
 
 def test_every_metric_of_a_line_is_declared(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False), NAMES)
+    collector = Collector(tmp_path, LoggingConfig(sinks=()), NAMES)
     collector.between_hosts = lambda: {"between_hosts.resent": 1.0}
     collector.tick(100.0)
     for policy in ("red", "blue"):

@@ -15,7 +15,7 @@ from srl.services.metrics import Collector, LoggingConfig, read_metrics
 from srl.services.tensorboard import tag
 from srl.services.worker_times import WorkerTimes
 
-QUIET = LoggingConfig(tensorboard=False)
+QUIET = LoggingConfig(sinks=())
 ONE = MetricNames({"agent": ("agent",)}, ["agent"])
 SEVERAL = MetricNames({"red": ("a",), "blue": ("b",), "frozen": ("c",)}, ["red", "blue"])
 
@@ -84,7 +84,7 @@ def test_a_short_run_has_at_least_twenty_lines_and_a_long_one_no_more_than_asked
 
 
 def test_the_rate_forgets_what_is_older_than_its_window(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, rate_seconds=5), ONE)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), rate_seconds=5), ONE)
     for second in range(30):
         slow = second > 10
         collector.add(update(1000 * min(second, 10) + (10 * (second - 10) if slow else 0)))
@@ -93,7 +93,7 @@ def test_the_rate_forgets_what_is_older_than_its_window(tmp_path):
 
 
 def test_an_update_longer_than_the_rate_window_still_has_a_rate(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, rate_seconds=5), ONE)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), rate_seconds=5), ONE)
     rates = []
     for second in range(100):
         collector.add(update(20_000 * (second // 20)))
@@ -127,7 +127,7 @@ def test_several_policies_have_their_own_numbers(tmp_path):
 
 
 def test_each_policy_that_learns_has_a_score_of_its_own(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, window=2), SEVERAL)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), window=2), SEVERAL)
     collector.add(episodes(1.0, 3.0, policy="red"))
     collector.add(episodes(-1.0, policy="blue"))
     collector.add(episodes(9.0, 9.0, policy="frozen"))
@@ -138,7 +138,7 @@ def test_each_policy_that_learns_has_a_score_of_its_own(tmp_path):
 
 def test_a_policy_that_plays_several_sides_has_the_returns_of_each(tmp_path):
     names = MetricNames({"both": ("player_1", "player_2")}, ["both"])
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, window=2), names)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), window=2), names)
     collector.add(Episodes("actor/0", "both", [1.0, -1.0, 1.0], [5, 4, 5], {}, [0, 1, 0]))
     collector.add(Evaluation("evaluator/0", "both", 1, 1, [0.5, -0.5], [5, 4], [0, 1]))
     collector.add(Evaluation("evaluator/0", "both", 2, 2, [0.7, -0.7], [5, 4], [0, 1]))
@@ -182,7 +182,7 @@ def test_an_opponent_that_stays_as_it_is_is_evaluated_anew_with_its_opponent(tmp
 
 
 def test_the_score_without_evaluations_needs_a_full_window(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, window=3), ONE)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), window=3), ONE)
     collector.add(episodes(1.0, 2.0))
     assert collector.scores == {}
     collector.add(episodes(6.0))
@@ -334,7 +334,7 @@ def test_the_services_import_neither_torch_nor_what_is_slow():
 def test_a_policy_that_plays_several_sides_has_a_score_of_each(tmp_path):
     """In self-play the mean over both is always 0."""
     names = MetricNames({"both": ("x", "o")}, ["both"])
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False, window=2), names)
+    collector = Collector(tmp_path, LoggingConfig(sinks=(), window=2), names)
     for agents in ([0, 1], [0, 1]):
         collector.add(Episodes("actor/0", "both", [1.0, -1.0], [5, 5], {}, agents))
     assert collector.scores == {"both/x": 1.0, "both/o": -1.0}

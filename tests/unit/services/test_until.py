@@ -31,7 +31,7 @@ def test_every_operator(text, value, reached):
 
 
 def test_return_waits_for_a_full_window(tmp_path):
-    collector = Collector(tmp_path, LoggingConfig(tensorboard=False), ONE)
+    collector = Collector(tmp_path, LoggingConfig(sinks=()), ONE)
     until = parse_until("return>=475", ONE)
     assert not until.reached(collector.snapshot())
     collector.add(Episodes("actor/0", "agent", [500.0] * 99, [500] * 99))

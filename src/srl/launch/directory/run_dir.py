@@ -35,6 +35,7 @@ _LOCK_TEXT = b"srl run\n"
 _RUN_FILES = (
     *(CONFIG_FILE, SIGNATURE_FILE, "metrics.jsonl", "summary.json", "status.json", "request.json"),
     *("answer.json", "head.json", "job.sh", "plot.png", "events.out.tfevents.*.srl"),
+    *("sinks", "wandb", "logs/sink-*.log"),
     *("checkpoints/.tmp-*", "checkpoints/.gone-*", "trainers"),
     *("sources/*.safetensors", "keys/join.key"),
     *("logs/controller.log", "logs/bridge.log", "logs/slurm.log", "logs/bridge-*.log"),

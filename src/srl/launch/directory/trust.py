@@ -74,6 +74,7 @@ def named_code(experiment: Experiment) -> list[NamedCode]:
         ]
     if experiment.dataflow:
         found.append(_imported("dataflow", experiment.dataflow))
+    found += [_imported("logging.callbacks", path) for path in experiment.logging.callbacks]
     return found
 
 

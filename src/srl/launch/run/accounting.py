@@ -1,12 +1,13 @@
-"""Accounts of a run's sample streams over all hosts, including hosts that are gone."""
+"""Accounts of a run: its sample streams over all hosts, and the counts in its summary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from srl.arena.arena import Arena
+from srl.services.worker_stats import StatsTable
 from srl.streams.sample_accounting import StreamAccount, account, close_account, sum_accounts
-from srl.workers.wiring import Plan
+from srl.workers.wiring import Plan, WorkerPlan
 
 
 class RunAccounts:
@@ -37,3 +38,28 @@ class RunAccounts:
             accounts.append(account(stream.spec, self._arena))
             accounts += [by_stream[name] for by_stream in remote if name in by_stream]
         return {name: sum_accounts(accounts) for name, accounts in found.items()}
+
+
+def final_counts(
+    streams: Mapping[str, StreamAccount], stats_table: StatsTable, trainers: Sequence[WorkerPlan]
+) -> dict[str, float]:
+    """Counts for the summary: accounts of streams, environment failures and lost updates.
+
+    `trainers` are the first trainers of each policy.
+    """
+    counts: dict[str, float] = {}
+    for name, kept in streams.items():
+        at = f"samples.{name}"
+        counts |= {
+            f"{at}.produced": kept.produced,
+            f"{at}.consumed": kept.consumed,
+            f"{at}.in_flight": kept.in_flight,
+        }
+        counts |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
+    rows = stats_table.rows.values()
+    counts["env_failures"] = sum(row.get("count_env_failures") for row in rows)
+    for worker in trainers:
+        row, at = stats_table.rows[worker.name], f"updates.{worker.trains[0]}"
+        counts[f"{at}.lost"] = row.get("count_lost_updates")
+        counts[f"{at}.too_old"] = row.get("count_too_old_updates")
+    return counts

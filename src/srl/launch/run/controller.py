@@ -20,11 +20,15 @@ from srl.envs.protocol import EnvConfig
 from srl.errors import EnvError, RunError, SrlError
 from srl.experiment import Experiment
 from srl.launch.plan.build import metric_names
+from srl.launch.run.accounting import final_counts
+from srl.launch.run.callbacks import Callbacks
 from srl.launch.run.goals import COLLECTOR_PART, Goals
+from srl.launch.run.machine_clock import cores_clock, cores_used
 from srl.launch.run.stall import no_update_text
 from srl.launch.run.throttle import Throttle
 from srl.reporting.bottleneck import Diagnosis, Machine, diagnose
 from srl.reporting.console import Display, RunProgress
+from srl.reporting.sinks.supervisor import Sinks
 from srl.reporting.summary import Summary, summarise, write_summary
 from srl.services.checkpoints import (
     Checkpoint,
@@ -72,6 +76,7 @@ class Controller:
         cores: int,
         quiet: bool,
         begun: float,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.experiment = experiment
         self.plan = plan
@@ -89,13 +94,12 @@ class Controller:
         """Whether the run can go on although an environment call of this worker takes too long."""
         self.accounts: Callable[[], dict[str, StreamAccount]] = self._local_accounts
         """Returns the accounts of every sample stream."""
+        self._sinks = Sinks(run_dir, experiment.logging, self._tell)
+        self._callbacks = callbacks or Callbacks(())
+        self.collector.hear = self._callbacks.hear
         self._goals = Goals(experiment, self.names)
-        self._display = Display(
-            experiment.name,
-            RunProgress(experiment.steps or None, experiment.seconds or None, self._goals.until),
-            self.names,
-            quiet=quiet,
-        )
+        limits = (experiment.steps or None, experiment.seconds or None, self._goals.until)
+        self._display = Display(experiment.name, RunProgress(*limits), self.names, quiet=quiet)
         self._fixed_weights = fixed_weights
         self._cores = cores
         # Of several trainers of a policy only the first one is read.
@@ -156,6 +160,7 @@ class Controller:
             self._look()
         else:
             self._throttle.step(self._look)
+        self._callbacks.call()
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -163,10 +168,11 @@ class Controller:
             self._first_look = (now, self.times())
         self._note_first_update(now)
         if self._after_first_update is None and self._first_update is not None:
-            self._after_first_update = (now, self.times(), _cores_clock())
+            self._after_first_update = (now, self.times(), cores_clock())
         self.check_seconds()
         self.check_until()
         self._check_timeouts(now)
+        self._sinks.look()
         self._show_notes()
         self.collector.observe(self.times())
         self.collector.tick(now)
@@ -179,6 +185,9 @@ class Controller:
             note = self.collector.notes.popleft()
             self._display.note(note)
             log.log(_LEVELS[note.level], "%s: %s", note.worker, note.text)
+
+    def _tell(self, level: Literal["info", "warning", "error"], who: str, text: str) -> None:
+        self.collector.add(Note(who, level, text))
 
     def announce(self, text: str) -> None:
         """Shows a note to the user before the run begins."""
@@ -281,7 +290,7 @@ class Controller:
         if self._first_update is None:
             return Diagnosis(text="too short to say: no update was done", part="start-up")
         begun, before, clock = self._after_first_update or (self._started, [], None)
-        machine = Machine(self._cores, time.monotonic() - begun, _cores_used(clock))
+        machine = Machine(self._cores, time.monotonic() - begun, cores_used(clock))
         return diagnose(since(self.times(), before), machine, self._settings())
 
     def _settings(self) -> dict[str, object]:
@@ -331,31 +340,24 @@ class Controller:
             exact=exact,
         )
         self.last_checkpoint = self.store.commit(folder, manifest)
+        self._callbacks.hear(self.last_checkpoint)
         return self.last_checkpoint
 
     # -- the end -----------------------------------------------------------------------------------
 
     def finish(self, ending: Ending) -> Summary:
         """Writes the last metrics and the summary."""
-        self._show_notes()
-        self._display.close()
         now = time.monotonic()
         self._note_first_update(now)
         self.collector.observe(self.times())
-        problem: SrlError | None = None
-        try:
-            self.collector.tick(now, force=True)
-            self.collector.close()
-        except SrlError as error:
-            # The summary is smaller: a full disk may have room for it and not for the metrics.
-            problem = error
-            if ending.status != "failed":
-                ending = Ending("failed", str(error))
+        problem = self._write_last_metrics(now)
+        if problem is not None and ending.status != "failed":
+            ending = Ending("failed", str(problem))
         snapshot = self.collector.snapshot()
         begun, before = self._first_look or (self._started, [])
         summary = summarise(
             ending.status,
-            {**snapshot, **self._accounts()},
+            {**snapshot, **final_counts(self.accounts(), self.stats_table, self._trainers)},
             self.names.results(snapshot, self.store.best()),
             since(self.times(), before),
             self.diagnose(),
@@ -367,51 +369,37 @@ class Controller:
             seconds_to_first_update=self._first_update,
         )
         write_summary(self.run_dir, summary)
+        problem = problem or self._end_callbacks(summary)
+        self._sinks.finish(ending.status if problem is None else "failed")
+        self._show_notes()
+        self._display.close()
         if problem is not None:
             raise problem
         return summary
+
+    def _write_last_metrics(self, now: float) -> SrlError | None:
+        """Writes the last line of metrics; returns the error if that or a callback fails."""
+        try:
+            self.collector.tick(now, force=True)
+            self.collector.close()
+            self._callbacks.call()
+        except SrlError as error:
+            # The summary is smaller: a full disk may have room for it and not for the metrics.
+            return error
+        return None
+
+    def _end_callbacks(self, summary: Summary) -> SrlError | None:
+        try:
+            self._callbacks.end(summary)
+        except SrlError as error:
+            return error
+        return None
 
     def _local_accounts(self) -> dict[str, StreamAccount]:
         streams = self.plan.samples.items()
         return {name: account(stream.spec, self.arena) for name, stream in streams}
 
-    def _accounts(self) -> dict[str, float]:
-        """Counts for the summary: accounts of streams, environment failures and lost updates."""
-        accounts: dict[str, float] = {}
-        for name, kept in self.accounts().items():
-            at = f"samples.{name}"
-            accounts |= {
-                f"{at}.produced": kept.produced,
-                f"{at}.consumed": kept.consumed,
-                f"{at}.in_flight": kept.in_flight,
-            }
-            accounts |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
-        rows = self.stats_table.rows.values()
-        accounts["env_failures"] = sum(row.get("count_env_failures") for row in rows)
-        for worker in self._trainers:
-            row, at = self.stats_table.rows[worker.name], f"updates.{worker.trains[0]}"
-            accounts[f"{at}.lost"] = row.get("count_lost_updates")
-            accounts[f"{at}.too_old"] = row.get("count_too_old_updates")
-        return accounts
-
     def close(self) -> None:
-        """Closes the display, which releases the terminal."""
+        """Ends sinks that still run, and closes the display, which releases the terminal."""
+        self._sinks.close()
         self._display.close()
-
-
-def _cores_clock() -> tuple[int, int] | None:
-    """(idle, all) clock ticks of all cores since the system started; None if they are unknown."""
-    try:
-        with open("/proc/stat") as file:
-            ticks = [int(number) for number in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return ticks[3] + ticks[4], sum(ticks)
-
-
-def _cores_used(before: tuple[int, int] | None) -> float:
-    """Share of the time of all cores that was used since `before`."""
-    now = _cores_clock()
-    if before is None or now is None or now[1] <= before[1]:
-        return 0.0
-    return 1.0 - (now[0] - before[0]) / (now[1] - before[1])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
@@ -35,6 +35,7 @@ from srl.launch.plan.preloaded import modules_of, modules_with_torch
 from srl.launch.process.allocator import keep_large_buffers
 from srl.launch.process.descriptors import raise_descriptor_limit
 from srl.launch.process.planning import Draft
+from srl.launch.run.callbacks import Callbacks, named_callbacks
 from srl.launch.run.controller import Controller, Ending
 from srl.launch.run.goals import already_over, how_to_go_further
 from srl.launch.run.kept_data import kept_data_texts
@@ -42,6 +43,7 @@ from srl.launch.run.process_table import ProcessTable
 from srl.launch.run.processes import ProcessRun
 from srl.launch.run.serial import SerialRun
 from srl.launch.run.signals import Interrupted, StopSignals
+from srl.reporting.sinks.supervisor import check_sinks
 from srl.reporting.summary import SUMMARY_FILE, Summary, write_summary
 from srl.services.checkpoints import Checkpoint, CheckpointStore
 from srl.services.messages import Note
@@ -55,11 +57,17 @@ if TYPE_CHECKING:
 
 
 def launch(
-    experiment: Experiment, run_dir: Path, *, quiet: bool = False, begun: float | None = None
+    experiment: Experiment,
+    run_dir: Path,
+    *,
+    quiet: bool = False,
+    begun: float | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Summary:
     """Runs an experiment to its end, resuming it if the run directory has a checkpoint.
 
-    `begun` is the `time.monotonic()` at which the user started the command; by default it is now.
+    `callbacks` are called besides those that the experiment names. `begun` is the time
+    (`time.monotonic`) at which the user started the command; by default it is now.
     """
     begun = time.monotonic() if begun is None else begun
     # First of all, so that config.yaml has all settings even if the run ends early.
@@ -68,7 +76,7 @@ def launch(
     directory = RunDir(run_dir)
     signals = StopSignals()
     with directory.locked(), signals.installed():
-        return _Launch(experiment, directory, signals, quiet, begun).run()
+        return _Launch(experiment, directory, signals, quiet, begun, callbacks).run()
 
 
 class _Launch:
@@ -81,6 +89,7 @@ class _Launch:
         signals: StopSignals,
         quiet: bool,
         begun: float,
+        callbacks: Sequence[Any],
     ) -> None:
         self.cores = available_cores()
         device = experiment.trainer.device
@@ -91,6 +100,7 @@ class _Launch:
         self.begun = begun
         self.experiment = experiment
         self.checkpoint: Checkpoint | None = None
+        self.callbacks = callbacks
 
     def run(self) -> Summary:
         """Does all steps, and at the end cleans up everything that was started."""
@@ -125,6 +135,9 @@ class _Launch:
         self.device = self.device or choose_device(self.experiment.trainer.device)
         self.experiment = resolve_settings(self.experiment, self.cores, self.device)
         check_graph(build_graph(self.experiment))
+        check_sinks(self.experiment.logging.sinks)
+        named = named_callbacks(self.experiment.logging.callbacks)
+        self._all_callbacks = Callbacks([*named, *self.callbacks])
         store = CheckpointStore(self.directory.checkpoints, self.experiment.checkpoint)
         store.remove_leftovers()
         self.checkpoint, note = store.latest_valid()
@@ -265,6 +278,7 @@ class _Launch:
             cores=self.cores,
             quiet=self.quiet,
             begun=self.begun,
+            callbacks=self._all_callbacks,
         )
         controller.announce(f"memory: {memory_needs(plan)}")
         # Policies that are not trained are published once, here.
