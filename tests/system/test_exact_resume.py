@@ -36,8 +36,10 @@ SMALL = {
 TEAM = "pettingzoo:mpe2.simple_tag_v3"
 
 
-def experiment(target: str, steps: int, **settings: Any) -> Experiment:
-    return override(find_experiment(target), {**SMALL, "steps": steps, **settings})
+def experiment(
+    target: str, steps: int, env_args: dict[str, Any] | None = None, **settings: Any
+) -> Experiment:
+    return override(find_experiment(target, env_args), {**SMALL, "steps": steps, **settings})
 
 
 CASES = {
@@ -53,6 +55,9 @@ CASES = {
             "algorithm.buffer_size": 512,
             "algorithm.learning_starts": 128,
         },
+    ),
+    "hide_and_seek": experiment(
+        "hide_and_seek_fort", 640, {"horizon": 12}, **{"algorithm.chunk_length": 8}
     ),
 }
 

@@ -71,6 +71,9 @@ class HideAndSeekConfig:
     """A curriculum for training: share of episodes in which each box starts between a door's middle
     and its usual place, and each hider between the first box and its own."""
 
+    motionless_seekers: bool = False
+    """Whether seekers never act: what hiders learn then is a control for what they learn else."""
+
     horizon: int = 240
     """Steps of an episode."""
     preparation: float = 0.4

@@ -129,6 +129,8 @@ class Game:
         """Applies grips and locks, and sets the motors; seekers wait in the preparation phase."""
         middle = self.config.action_levels // 2
         waiting = (self.time < self.config.preparation_steps)[:, None] & self._is_seeker
+        if self.config.motionless_seekers:
+            waiting = self._is_seeker
         free = ~waiting & self.present
         levels = (actions[..., :3] - middle) * free[..., None]
         np.multiply(levels, self.config.physics.motor_limit / middle, out=self.worlds.control)

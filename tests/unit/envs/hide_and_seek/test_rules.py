@@ -184,6 +184,14 @@ def test_seekers_wait_in_the_preparation_phase() -> None:
     assert play.at(1)[0] > 1.1
 
 
+def test_motionless_seekers_never_act() -> None:
+    rules = config(boxes=0, motionless_seekers=True)
+    play = Scripted(rules, start(rules, [(1, 1), (1, 5)]))
+    play.play(FAST, FAST, steps=5)
+    assert play.at(0)[0] > 2
+    assert play.at(1)[0] == 1.0
+
+
 def test_rewards_are_of_teams_and_the_penalty_overrides_them() -> None:
     rules = config(hiders=2, boxes=0)
     play = Scripted(rules, start(rules, [(3, 3), (5, 1), (3, 4)]))
