@@ -21,8 +21,9 @@ class PhysicsConfig:
     planar: bool = False
     """Whether bodies only move in the plane. Friction with the floor is then a constant force of
     each joint. Ramps and what they allow need three dimensions."""
-    max_speed: float = 100.0
-    """A body that is faster, or a number that is not finite, discards the episode."""
+    max_speed: float = 40.0
+    """A body that is faster, is outside of outer walls, or has a number that is not finite discards
+    the episode."""
 
     floor_friction: float = 0.2
     """Sliding friction of the floor. The larger friction of a pair counts."""

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 
 from srl.data.tree import Tree
-from srl.envs.hide_and_seek.layout import max_doors
+from srl.envs.hide_and_seek.layout import OUTER_PIECES, max_doors
 from srl.envs.hide_and_seek.placement import EpisodeStart
 from srl.envs.hide_and_seek.scene import ABSENT_GROUP, ARM_GROUP, BODY_GROUP, WALL_GROUP, Scene
 
@@ -73,11 +73,22 @@ class Worlds:
         """Advances these worlds by one environment step."""
         if self._pool is None:
             self._step(worlds, self._datas[0])
-            return
-        count = len(self._datas)
-        parts = [(worlds[i::count], data) for i, data in enumerate(self._datas)]
-        for done in [self._pool.submit(self._step, part, data) for part, data in parts]:
-            done.result()
+        else:
+            count = len(self._datas)
+            parts = [(worlds[i::count], data) for i, data in enumerate(self._datas)]
+            for done in [self._pool.submit(self._step, part, data) for part, data in parts]:
+                done.result()
+        self.broken |= self._has_left()
+
+    def _has_left(self) -> np.ndarray:
+        """bool [worlds]: whether a body has passed through an outer wall.
+
+        With a coarse time step two agents may meet so fast that the contact throws one of them.
+        """
+        where = self.qpos[..., :2]
+        outside = ((where < 0) | (where > self.scene.config.side)).any(2) & self.present
+        walled = (self.walls[:, :OUTER_PIECES, 2] > 0).all(1)
+        return np.asarray(outside.any(1) & walled)
 
     def _step(self, worlds: list[int], data: Any) -> None:
         step, substeps = mujoco.mj_step, self._substeps

@@ -121,6 +121,21 @@ def test_blow_up_ends_the_episode_with_the_last_good_observation(
         before = {name: array.copy() for name, array in game.observation.arrays.items()}
 
 
+def test_a_body_that_passed_an_outer_wall_discards_the_episode() -> None:
+    game = Game(variant("hide_and_seek_fort"), 2)
+    for world in range(2):
+        game.seed(world, world)
+    game.reset([0, 1])
+    game.worlds.qpos[1, 0, 0] = -0.1
+    game.tick(np.array([[(2, 2, 2, 0, 0)] * 2] * 2))
+    assert game.discarded.tolist() == game.final.tolist() == [False, True]
+    # In the open there is nothing to pass.
+    game.worlds.walls[:] = 0.0
+    game.worlds.qpos[0, 0, 0] = -0.5
+    game.tick(np.array([[(2, 2, 2, 0, 0)] * 2] * 2))
+    assert not game.discarded.any()
+
+
 def test_absent_bodies_stay_parked_also_after_an_episode_with_everything() -> None:
     game = Game(variant("hide_and_seek", lidar_rays=0), 1)
     config = game.config
