@@ -6,7 +6,9 @@
 A tick of the games has everything: grips, locks, physics, rays, rewards, observations, detectors,
 and new episodes. After each tick, the same worlds are stepped again from the same states with the
 same forces, by `mj_step` alone. Both are measured in processor time of one thread, with random
-actions. Leaves out: inference, records, and the drawing of the actions. Prints one JSON line.
+actions. Beside it: what the network of the game's recipe takes to choose an action, for each row
+(an agent in a world), with its number of parameters. Leaves out: records, and the drawing of the
+actions. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ import time
 
 import mujoco
 import numpy as np
+import torch
 
 from srl.envs.hide_and_seek import VARIANTS, HideAndSeekConfig, variant
 from srl.envs.hide_and_seek.game import HEADS, Game, action_space
+from srl.envs.registry import probe
+from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
+from srl.recipes import find_recipe
+from srl.settings import convert
 
 COARSE = {"timestep": 0.0125, "substeps": 6}
 
@@ -56,7 +63,7 @@ class BareWorlds:
         return time.process_time() - started
 
 
-def measure(config: HideAndSeekConfig, num_worlds: int, ticks: int) -> dict[str, float]:
+def measure(config: HideAndSeekConfig, num_worlds: int, ticks: int) -> dict[str, object]:
     game = Game(config, num_worlds)
     for world in range(num_worlds):
         game.seed(world, world)
@@ -83,17 +90,49 @@ def measure(config: HideAndSeekConfig, num_worlds: int, ticks: int) -> dict[str,
     }
 
 
+def measure_policy(game: str, rows: int, calls: int = 20) -> dict[str, float]:
+    """Microseconds of one thread for each row of a batch, with the network of a game's recipe."""
+    torch.set_num_threads(1)
+    experiment = find_recipe(game)()
+    network = {name: value for name, value in experiment.network.items() if name != "name"}
+    agent = next(iter(probe(experiment.env).agents.values()))
+    settings = convert(network, ActorCriticConfig, "network")
+    policy = ActorCritic(agent, settings)
+    obs = {
+        name: torch.ones(rows, *leaf.shape, dtype=getattr(torch, leaf.dtype))
+        for name, leaf in agent.obs.items()
+    }
+    size = settings.recurrent_size
+    state = {who: {k: torch.zeros(rows, size) for k in "hc"} for who in ("actor", "critic")}
+    first, explore = torch.zeros(rows, dtype=torch.bool), torch.ones(rows)
+    generator = torch.Generator().manual_seed(0)
+    times = []
+    with torch.inference_mode():
+        for _ in range(calls):
+            started = time.process_time()
+            policy.act(obs, state, first, explore, None, generator)
+            times.append(time.process_time() - started)
+    parameters = sum(weights.numel() for weights in policy.parameters())
+    return {
+        "microseconds_per_row": round(1e6 * float(np.median(times)) / rows, 2),
+        "rows": rows,
+        "parameters": parameters,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--games", nargs="*", default=[*VARIANTS, "hide_and_seek_quadrant:coarse"])
     parser.add_argument("--worlds", type=int, default=64)
     parser.add_argument("--ticks", type=int, default=200)
     args = parser.parse_args()
-    found = {}
+    found: dict[str, dict[str, object]] = {}
     for game in args.games:
         name, _, coarse = game.partition(":")
         config = variant(name, **(COARSE if coarse else {}))
         found[game] = measure(config, args.worlds, args.ticks)
+        rows = args.worlds * config.num_agents
+        found[game]["policy"] = measure_policy(name, rows)
     print(json.dumps({"benchmark": "hide_and_seek", "worlds": args.worlds, "games": found}))
 
 
