@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from srl.algorithms.sac.config import SACConfig as SACConfig
     from srl.algorithms.td3.config import TD3Config as TD3Config
     from srl.algorithms.vdn.config import VDNConfig as VDNConfig
+    from srl.comparison import Comparison as Comparison
+    from srl.comparison import compare as compare
     from srl.envs.protocol import EnvConfig as EnvConfig
     from srl.experiment import Experiment as Experiment
     from srl.experiment import PolicyConfig as PolicyConfig
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
     "srl.launch.run.callbacks": ("Callback", "FinishedEpisode"),
+    "srl.comparison": ("Comparison", "compare"),
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),
     "srl.graph": ("FragmentShape", "Graph", "StreamNode", "WorkerGroup"),
     "srl.algorithms.a2c.config": ("A2CConfig",),

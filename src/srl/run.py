@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from srl.arguments import assemble, resumed
 from srl.errors import ConfigError, RunError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from srl.acting import ActingPolicy
     from srl.evaluation import OnProgress
+    from srl.reporting.frames import Columns, Frame
     from srl.services.score import Score
 
 PLOT_FILE = "plot.png"
@@ -356,6 +357,22 @@ class Run:
             explore=explore,
             on_progress=on_progress,
         )
+
+    @overload
+    def metrics(self) -> Columns: ...
+    @overload
+    def metrics(self, frame: Frame) -> Any: ...
+
+    def metrics(self, frame: Frame | None = None) -> Any:
+        """The lines of metrics.jsonl as one array for each metric, by name.
+
+        `frame` is `pandas` or `polars`, for a DataFrame of that package.
+        """
+        from srl.reporting.frames import columns_of, frame_of
+        from srl.services.metrics import read_metrics
+
+        columns = columns_of(read_metrics(self.path))
+        return columns if frame is None else frame_of(columns, frame)
 
     def plot(self, output: str | Path | None = None) -> Path:
         """Draws return, throughput and policy age over steps; returns the PNG file."""

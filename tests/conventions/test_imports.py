@@ -24,7 +24,7 @@ LAYERS = (
     ("settings_objects",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
-    ("arguments", "acting", "evaluation", "run"),
+    ("arguments", "acting", "evaluation", "run", "comparison"),
     ("bench", "watch"),
     ("cli",),
 )

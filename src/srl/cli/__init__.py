@@ -12,7 +12,19 @@ import sys
 import time
 from collections.abc import Sequence
 
-from srl.cli import ask, bench, plan, play, show, status, train, tune, watch, worker
+from srl.cli import (
+    ask,
+    bench,
+    compare,
+    plan,
+    play,
+    show,
+    status,
+    train,
+    tune,
+    watch,
+    worker,
+)
 from srl.errors import ConfigError, MissingDependency, SrlError
 from srl.launch.process.descendants import (
     SharedFiles,
@@ -47,7 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (train, play, show, plan, status, watch, ask, worker, bench, tune):
+    for family in (train, play, show, plan, status, watch, ask, worker, bench, tune, compare):
         family.add_verbs(verbs)
     return parser
 
