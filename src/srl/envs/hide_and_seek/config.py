@@ -109,7 +109,8 @@ class HideAndSeekConfig:
     show_box_size: bool = True
     """Whether box observations have the boxes' sizes (and ramp observations zeros there)."""
     show_doors: bool = False
-    """Whether agents observe where the doors are: middle and direction, always visible."""
+    """Whether agents observe where the doors are (middle and direction, always visible), and how
+    far along x and y each box is from the nearest one."""
     original_observation: bool = False
     """The original's quirks: positions of corners instead of centres (also in the cone test), and
     the raw angle of agents instead of its cosine and sine."""

@@ -20,7 +20,12 @@ def observation_space(config: HideAndSeekConfig) -> spaces.Dict:
     agent = 8 + 2 + (0 if config.original_observation else 1)
     thing = 9 + 3 * config.show_box_size
     counts = {"agents": config.num_agents - 1, "boxes": config.num_boxes, "ramps": config.ramps}
-    sizes = {"agents": agent, "boxes": thing + 3, "ramps": thing + 3 * config.lockable_ramps}
+    doors = max_doors(config) if config.show_doors else 0
+    sizes = {
+        "agents": agent,
+        "boxes": thing + 2 * (doors > 0) + 3,
+        "ramps": thing + 3 * config.lockable_ramps,
+    }
     found: dict[str, spaces.Space[np.ndarray]] = {"self": _box(agent)}
     if config.lidar_rays:
         found["lidar"] = spaces.Box(0.0, np.inf, (config.lidar_rays, 1), np.float32)
@@ -29,8 +34,7 @@ def observation_space(config: HideAndSeekConfig) -> spaces.Dict:
             found[kind] = _box(count, sizes[kind])
             found[f"{kind}_visible"] = spaces.MultiBinary(count)
             found[f"{kind}_exist"] = spaces.MultiBinary(count)
-    doors = max_doors(config)
-    if config.show_doors and doors:
+    if doors:
         found["doors"] = _box(doors, 4)
         found["doors_visible"] = found["doors_exist"] = spaces.MultiBinary(doors)
     return spaces.Dict(found)
@@ -86,6 +90,8 @@ class Observation:
             array[..., :9] = self._object_rows[:, None, which]
             if kind == "boxes" and self._config.show_box_size:
                 array[..., 9:12] = self._box_sizes()[:, None]
+            if kind == "boxes" and "doors" in arrays:
+                array[..., -5:-3] = self._box_offsets()[:, None]
             if kind == "boxes" or self._config.lockable_ramps:
                 array[..., -3:] = locked[:, :, which]
         self._write_masks()
@@ -129,6 +135,17 @@ class Observation:
         sizes[..., :2], sizes[..., 2] = worlds.box_sizes, self._config.physics.box_size
         sizes *= worlds.present[:, agents : agents + sizes.shape[1], None]
         return sizes
+
+    def _box_offsets(self) -> np.ndarray:
+        """float [worlds, boxes, 2]: from the nearest door's middle to each box; 0 without doors."""
+        worlds, agents = self._worlds, self._config.num_agents
+        boxes = slice(agents, agents + self._config.num_boxes)
+        offsets = worlds.qpos[:, boxes, None, :2] - worlds.door_places[:, None, :, :2]
+        there = worlds.doors[:, None, :, 0] >= 0
+        distances = np.where(there, np.hypot(offsets[..., 0], offsets[..., 1]), np.inf)
+        nearest = distances.argmin(2)[..., None, None]
+        found = np.take_along_axis(offsets, nearest, 2)[:, :, 0]
+        return found * (there.any(2) & worlds.present[:, boxes])[..., None]
 
     def _lock_flags(self) -> np.ndarray:
         """bool [worlds, agents, objects, 3]: locked by me, by my team, by anyone."""

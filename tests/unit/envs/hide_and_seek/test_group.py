@@ -153,6 +153,20 @@ def test_games_with_height_have_a_camera_or_only_the_drawing(
     group.close()
 
 
+def test_doors_are_observed_with_the_way_from_them_to_the_boxes() -> None:
+    group = group_of(SELF_PLAY, num_envs=4, args={"boxes": 2, "door_dropout": 0.0})
+    obs = group.reset(0)["both"].obs
+    doors, boxes = obs["doors"], obs["boxes"]
+    assert doors.shape == (8, 2, 4)
+    assert obs["doors_visible"].all()
+    assert np.allclose(doors[:, 0, [0, 2, 3]], (3.1, 0, 1)), "in the wall along y"
+    assert np.allclose(doors[:, 1, [1, 2, 3]], (3.1, 1, 0)), "in the wall along x"
+    away = boxes[:, :, None, :2] - doors[:, None, :, :2]
+    nearest = np.hypot(*np.moveaxis(away, -1, 0)).argmin(-1)
+    expected = np.take_along_axis(away, nearest[..., None, None], 2)[:, :, 0]
+    assert np.allclose(boxes[..., -5:-3], expected, atol=1e-5)
+
+
 def test_settings_come_from_env_args_and_are_checked() -> None:
     changed = probe(EnvConfig(id=FORT, args={"boxes": 2, "lidar_rays": 8, "show_doors": False}))
     agent = changed.agents["hider_0"]
