@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from test_replay_worker import LENGTH, STEPS, Setup
 
-from srl.errors import CheckpointError
+from srl.data.replay_columns import replay_bytes
+from srl.data.spec import AgentSpec, ArraySpec, Discrete
+from srl.data.trajectory import TrajectorySpec
+from srl.errors import CheckpointError, ConfigError
 from srl.launch.process.build import restore_worker, write_worker
 from srl.services.checkpoints import Checkpoint, CheckpointConfig, CheckpointStore, Manifest
+from srl.services.metrics_client import InlineMetrics
 from srl.services.segments import SegmentFolder
 from srl.workers import replay_segments
 from srl.workers.replay import ReplayWorker
@@ -183,3 +188,46 @@ def test_segments_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     del segments_of[0]
     with pytest.raises(CheckpointError, match=r"segments that do not fit \(expected 9 fragments"):
         Saved(tmp_path).restore(checkpoint)
+
+
+def test_what_does_not_fit_other_settings_is_left_and_the_run_says_so(tmp_path: Path) -> None:
+    play = Saved(tmp_path)
+    play.fill(SEGMENT + 1)
+    checkpoint = play.save(1)
+    notes: list[Any] = []
+    again = Saved(tmp_path, capacity_steps=2 * CAPACITY * STEPS)
+    again.worker._metrics = InlineMetrics(notes.append)
+    again.restore(checkpoint)
+    assert again.worker.replay.stored_steps == 0
+    assert [note.text for note in notes] == [
+        "what it kept does not fit these settings; its share is filled anew"
+    ]
+
+
+@pytest.mark.parametrize("frames", [50_000, 1_000_000, 10_000_000])
+def test_little_of_a_large_replay_is_copied_at_once(frames: int) -> None:
+    """Its memory is reserved and not written."""
+    obs = ArraySpec(shape=(84, 84), dtype="uint8", stack=4)
+    agent = AgentSpec(obs=obs, action=Discrete(6))
+    spec = TrajectorySpec(length=8, rows=8, envs=8, agent=agent)
+    shape = SimpleNamespace(
+        stored=spec,
+        capacity=frames // 64,
+        nbytes=replay_bytes(spec, frames // 64),
+    )
+    segments = replay_segments.ReplaySegments(shape, None)  # type: ignore[arg-type]
+    size = segments.length * replay_bytes(spec, 1)
+    assert size <= max(replay_segments.SEGMENT_BYTES, shape.nbytes // 1024)
+    assert 8 <= shape.capacity / segments.length <= 1100
+
+
+def test_a_bound_on_bytes_lowers_the_number_of_steps() -> None:
+    whole = Setup(capacity_steps=1000).worker.replay
+    per_step = whole.nbytes / (whole.capacity * STEPS)
+    bounded = Setup(capacity_steps=1000, capacity_bytes=int(100 * per_step)).worker.replay
+    assert bounded.capacity == 100 // STEPS
+    assert bounded.nbytes <= 100 * per_step
+    loose = Setup(capacity_steps=1000, capacity_bytes=10**9).worker.replay
+    assert loose.capacity == whole.capacity
+    with pytest.raises(ConfigError, match=r"buffer_bytes: expected at least [\d,]+, .*got 99\."):
+        Setup(capacity_steps=1000, capacity_bytes=99, warmup_steps=50)
