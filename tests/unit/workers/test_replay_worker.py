@@ -10,6 +10,7 @@ import pytest
 import srl
 from srl.algorithms.off_policy import FEEDBACK, PRIORITIZED, ReplayConfig
 from srl.arena.arena import HeapArena
+from srl.data.codec import dump_state, parse_state
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.table import TableSpec
 from srl.data.trajectory import TrajectorySpec
@@ -204,6 +205,24 @@ def test_priorities_wait_until_the_replay_has_room_for_them() -> None:
     for _ in range(3):
         play.feedback.add({"key": np.zeros(3, np.int64)}, np.ones(3, np.float32), 1)
     assert play.feedback.flush(), "nobody will read them"
+
+
+def test_priorities_that_wait_are_in_an_exact_checkpoint() -> None:
+    play = Setup(sampler="prioritized")
+    for number in range(4):
+        play.feedback.add({"key": np.full(3, number)}, np.full(3, 0.5), 1)
+    assert not play.feedback.flush(), "there is room for two"
+    again = Feedback({0: SampleSink(play.back, play.arena, 0)})
+    again.restore(parse_state(dump_state(play.feedback.state())))
+    source, found = SampleSource(play.back, play.arena, 0), []
+    while True:
+        again.flush()
+        if (item := source.take()) is None:
+            break
+        found.append(int(item.table["key"][0]))
+        item.release()
+        source.acknowledge(1)
+    assert found == [0, 1, 2, 3]
 
 
 def test_the_priority_of_a_team_is_the_highest_of_its_agents() -> None:
