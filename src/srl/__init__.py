@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from srl.services.checkpoints import CheckpointConfig as CheckpointConfig
     from srl.services.metrics import LoggingConfig as LoggingConfig
     from srl.workers.actor import ActorConfig as ActorConfig
+    from srl.workers.actor import ActorsConfig as ActorsConfig
     from srl.workers.configs import EvaluatorConfig as EvaluatorConfig
     from srl.workers.configs import InferenceConfig as InferenceConfig
     from srl.workers.configs import TrainerConfig as TrainerConfig
@@ -81,7 +82,7 @@ _EXPORTS = {
     "srl.policies.squashed_gaussian_config": ("SquashedGaussianConfig",),
     "srl.services.checkpoints": ("CheckpointConfig",),
     "srl.services.metrics": ("LoggingConfig",),
-    "srl.workers.actor": ("ActorConfig",),
+    "srl.workers.actor": ("ActorConfig", "ActorsConfig"),
     "srl.workers.configs": ("EvaluatorConfig", "InferenceConfig", "TrainerConfig"),
 }
 _MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}

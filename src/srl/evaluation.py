@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 
 from srl.acting import ActingPolicy
+from srl.casting import assign_agents, cast_policies
 from srl.data.spec import EnvSpec
 from srl.datasets.recorder import Recorder
 from srl.datasets.writer import DatasetWriter
 from srl.envs.protocol import EnvGroup
 from srl.envs.registry import gymnasium_spec, make_group, probe, probe_spaces
 from srl.errors import ConfigError, RunError
-from srl.experiment import SEEDS, Experiment, PolicyConfig, assign_agents
+from srl.experiment import SEEDS, Experiment, PolicyConfig
 from srl.launch.directory.run_dir import RunDir, split_source, weights_of
 from srl.launch.plan.build import learning_policies, metric_names, plan_policies
 from srl.launch.plan.sources import plan_source
@@ -184,7 +185,8 @@ def acting_policy(
     """One policy of a run, ready to choose actions."""
     experiment = RunDir(path).read_trusted(trust=trust)
     spec = probe(experiment.env)
-    agent = assign_agents(experiment.policies, list(spec.agents))[name][0]
+    casts = cast_policies(experiment, list(spec.agents))
+    agent = next(cast[name][0] for cast in casts.values() if name in cast)
     at = RunDir(path).store().find(checkpoint).number
     policy = _load(f"{path}@{at}:{name}", name, spec, experiment, trust=trust)
     return ActingPolicy(policy, name, probe_spaces(experiment.env)[agent])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from srl.algorithms.config import AlgorithmConfig
 from srl.algorithms.registry import algorithm_config
+from srl.casting import MAIN, actor_groups, check_actors, num_actors
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
 from srl.graph import Graph, StreamNode, WorkerGroup
@@ -22,7 +22,7 @@ from srl.services.metrics import LoggingConfig
 from srl.settings import convert
 from srl.settings_objects import PARTS, Settings, make_default, make_plain, merged
 from srl.tracebacks import user_code
-from srl.workers.actor import ActorConfig
+from srl.workers.actor import ActorConfig, ActorsConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig, TrainerConfig
 
 Layout = Literal["auto", "serial", "inline", "shared", "remote"]
@@ -58,7 +58,8 @@ class PolicyConfig:
     """One policy of an experiment: which agents it controls, and where its weights come from."""
 
     agents: tuple[str, ...] = ("*",)
-    """Name patterns of its agents; each agent belongs to the first policy that matches."""
+    """Name patterns of its agents; each agent belongs to the first policy that matches. A policy
+    without patterns plays only where `actors` name it."""
     mode: Literal["train", "frozen", "random"] = "train"
     """`train` has a trainer of its own, `frozen` plays fixed weights, `random` plays at random."""
     source: str = ""
@@ -102,6 +103,9 @@ class Experiment:
     policies: dict[str, PolicyConfig] = field(default_factory=lambda: {"default": PolicyConfig()})
     """The policies, by name."""
     actor: ActorConfig = field(default_factory=ActorConfig)
+    actors: dict[str, ActorsConfig] = field(default_factory=dict)
+    """Further groups of actors, by name: with other arguments of the environment, or other policies
+    for its agents."""
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
@@ -173,13 +177,14 @@ class Experiment:
             raise ConfigError(f"bridge_port: expected a port, or 0, got {self.bridge_port}.")
         if not self.policies:
             raise ConfigError("policies: expected at least one, got none.")
-        for part in ("policies", "hosts"):
+        for part in ("policies", "hosts", "actors"):
             for name in getattr(self, part):
                 if not NAME.fullmatch(name):
                     raise ConfigError(
                         f"{part}: expected names of up to 64 letters, digits, '_', '.' and '-' "
                         f"that begin with a letter, a digit or '_', got {name!r}. Rename it."
                     )
+        check_actors(self)
         for part in PARTS:
             if "name" not in getattr(self, part):
                 raise ConfigError(f"{part}.name: expected a name or an import path, got none.")
@@ -200,34 +205,6 @@ ALGORITHM_FREE = frozenset(
 )
 """Settings that may change when a run is resumed, because they do not change what is learned. `*`
 is the name of a policy."""
-
-
-def assign_agents(
-    policies: Mapping[str, PolicyConfig], agents: list[str], *, idle: bool = False
-) -> dict[str, tuple[str, ...]]:
-    """Each policy's agents, by the first pattern that matches.
-
-    A policy without agents is an error; with `idle` it is left out instead.
-    """
-    assigned: dict[str, list[str]] = {name: [] for name in policies}
-    for agent in agents:
-        for name, policy in policies.items():
-            if any(fnmatch.fnmatchcase(agent, pattern) for pattern in policy.agents):
-                assigned[name].append(agent)
-                break
-        else:
-            patterns = ", ".join(p for policy in policies.values() for p in policy.agents)
-            raise ConfigError(
-                f"policies: expected a policy for every agent, got none for {agent!r} "
-                f"(patterns: {patterns}). Add a pattern that matches it."
-            )
-    for name, found in assigned.items():
-        if not found and not idle:
-            raise ConfigError(
-                f"policies.{name}: expected at least one agent, got none; the agents are "
-                f"{', '.join(agents)}. Change its patterns or remove it."
-            )
-    return {name: tuple(found) for name, found in assigned.items() if found}
 
 
 def with_networks(experiment: Experiment) -> Experiment:
@@ -262,7 +239,6 @@ def algorithm_of_policy(experiment: Experiment, policy: str) -> AlgorithmConfig:
 def build_graph(experiment: Experiment) -> Graph:
     """The graph of an experiment whose layout and counts are decided."""
     trained = tuple(n for n, p in experiment.policies.items() if p.mode == "train")
-    all_policies = tuple(experiment.policies)
     inline = experiment.layout == "inline"
     # Trainers that may be on several hosts must know the newest version on every host.
     apart = experiment.trainer.count > 1 and experiment.trainer.trust_network
@@ -278,30 +254,31 @@ def build_graph(experiment: Experiment) -> Graph:
         )
         for name in trained
     }
-    workers["policy"] = WorkerGroup(
-        kind="srl.workers.policy:PolicyWorker",
-        count=experiment.actor.count if inline else experiment.inference.count,
-        max_count=experiment.actor.max_count if inline else experiment.inference.max_count,
-        serves=all_policies,
-        follows=all_policies,
-        beside="actor" if inline else "",
-        max_restarts=experiment.inference.max_restarts,
-        threads=experiment.inference.threads,
-    )
-    workers["actor"] = WorkerGroup(
-        kind="srl.workers.actor:ActorWorker",
-        count=experiment.actor.count,
-        max_count=experiment.actor.max_count,
-        requests=all_policies,
-        writes=trained,
-        follows=trained,
-        max_restarts=experiment.actor.max_restarts,
-    )
+    groups = actor_groups(experiment)
+    if inline:
+        for name, group in groups.items():
+            workers[name.replace("actor", "policy", 1)] = _policy_workers(
+                experiment, tuple(group.agents), beside=name
+            )
+    else:
+        workers["policy"] = _policy_workers(experiment, tuple(experiment.policies))
+    for name, group in groups.items():
+        plays = tuple(policy for policy in experiment.policies if policy in group.agents)
+        learns = tuple(policy for policy in plays if policy in trained)
+        workers[name] = WorkerGroup(
+            kind="srl.workers.actor:ActorWorker",
+            count=num_actors(experiment, group),
+            max_count=experiment.actor.max_count if name == MAIN else 0,
+            requests=plays,
+            writes=learns,
+            follows=learns,
+            max_restarts=experiment.actor.max_restarts,
+        )
     if experiment.evaluator.count:
         workers["evaluator"] = WorkerGroup(
             kind="srl.workers.evaluator:EvaluatorWorker",
             count=experiment.evaluator.count,
-            follows=all_policies,
+            follows=tuple(groups[MAIN].agents),
             max_restarts=experiment.evaluator.max_restarts,
         )
     graph = Graph(workers=workers, streams={name: StreamNode(policy=name) for name in trained})
@@ -312,6 +289,27 @@ def build_graph(experiment: Experiment) -> Graph:
     if experiment.dataflow:
         graph = _changed(graph, resolve(experiment.dataflow), f"dataflow {experiment.dataflow!r}")
     return graph
+
+
+def _policy_workers(
+    experiment: Experiment, policies: tuple[str, ...], beside: str = ""
+) -> WorkerGroup:
+    """The policy workers of some policies, `beside` a group of actors or by themselves."""
+    groups, inference = actor_groups(experiment), experiment.inference
+    count, max_count = inference.count, inference.max_count
+    if beside:
+        count = num_actors(experiment, groups[beside])
+        max_count = experiment.actor.max_count if beside == MAIN else 0
+    return WorkerGroup(
+        kind="srl.workers.policy:PolicyWorker",
+        count=count,
+        max_count=max_count,
+        serves=policies,
+        follows=policies,
+        beside=beside,
+        max_restarts=inference.max_restarts,
+        threads=inference.threads,
+    )
 
 
 def _changed(graph: Graph, change: Callable[[Graph], Graph], name: str) -> Graph:

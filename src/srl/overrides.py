@@ -15,9 +15,10 @@ from srl.experiment import Experiment, PolicyConfig, with_networks
 from srl.policies.registry import policy_config
 from srl.settings import convert, describe, show, to_plain
 from srl.settings_objects import PARTS, Part, merged
+from srl.workers.actor import ActorsConfig
 
 _UNITS = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}
-_NESTED = frozenset({"algorithm", "network", "policies", "env.args"})
+_NESTED = frozenset({"algorithm", "network", "policies", "actors", "env.args"})
 """Settings of an experiment that hold further settings instead of a value."""
 _NUMBER = re.compile(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKmMbB]?)")
 
@@ -124,6 +125,8 @@ def list_settings(experiment: Experiment) -> Iterator[Setting]:
                 PolicyConfig, "policies.NAME."
             ):
                 yield Setting(inner, inner_kind, default, inner_meaning)
+        elif key == "actors":
+            yield from (Setting(*line) for line in describe(ActorsConfig, "actors.NAME."))
         elif key == "env.args":
             yield Setting("env.args.KEY", "any", show(experiment.env.args), meaning)
         else:
@@ -161,7 +164,8 @@ def _set_value(plain: dict[str, Any], key: str, value: Any, experiment: Experime
     _check_key(key, parts, plain, experiment)
     inner = plain
     for part in parts[:-1]:
-        inner = inner[part]
+        # A group of actors begins with its first setting.
+        inner = inner.setdefault(part, {}) if head == "actors" else inner[part]
     inner[parts[-1]] = value
 
 
@@ -182,6 +186,11 @@ def _check_key(key: str, parts: list[str], plain: dict[str, Any], experiment: Ex
                 raise ConfigError(f"unknown setting {key!r}: the policies are {names}.")
             fields = [f.name for f in dataclasses.fields(PolicyConfig)]
             if field in fields and (not rest or field in ("network", "algorithm")):
+                return
+            raise ConfigError(f"unknown setting {key!r}: {nearest(field, fields)}")
+        case ["actors", _, field, *rest]:
+            fields = [f.name for f in dataclasses.fields(ActorsConfig)]
+            if field in fields and (not rest or (field != "envs" and len(rest) == 1)):
                 return
             raise ConfigError(f"unknown setting {key!r}: {nearest(field, fields)}")
         case ["env", "args", _]:

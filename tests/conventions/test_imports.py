@@ -22,6 +22,7 @@ LAYERS = (
     ("distributed",),
     ("workers",),
     ("settings_objects",),
+    ("casting",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
     ("arguments", "acting", "evaluation", "run", "comparison"),

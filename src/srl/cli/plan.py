@@ -35,7 +35,6 @@ def _plan(args: argparse.Namespace) -> int:
     from srl.arguments import assemble
     from srl.cli.plan_svg import draw_plan
     from srl.cli.plan_text import describe_plan
-    from srl.envs.registry import probe
     from srl.errors import ConfigError
     from srl.experiment import build_graph
     from srl.launch.plan.build import (
@@ -47,6 +46,7 @@ def _plan(args: argparse.Namespace) -> int:
         resolve_settings,
     )
     from srl.launch.plan.placement import spread
+    from srl.launch.plan.probing import probe_groups
     from srl.overrides import parse_pairs
 
     experiment = assemble(
@@ -60,7 +60,7 @@ def _plan(args: argparse.Namespace) -> int:
     check_devices(experiment)
     device = choose_device(experiment.trainer.device)
     settled = resolve_settings(experiment, available_cores(), device)
-    plan, _ = make_plan(settled, probe(settled.env), device)
+    plan, _ = make_plan(settled, probe_groups(settled), device)
     placed = process_names(build_graph(settled), settled)
     where = spread(placed, settled.hosts, apart=settled.trainer.trust_network)
     print(describe_plan(plan, where))

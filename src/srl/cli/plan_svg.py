@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from srl.launch.plan.facts import envs_text, num_parameters
+from srl.launch.plan.facts import envs_text, num_envs, num_parameters
 from srl.launch.plan.flows import (
     Flow,
     column_of,
@@ -180,7 +180,7 @@ def _worker_detail(plan: Plan, worker: WorkerPlan) -> str:
         algorithm = plan.policies[worker.trains[0]].algorithm_class.rpartition(":")[2]
         return f"trains {', '.join(worker.trains)} with {algorithm}"
     if worker.requests and worker.writes:
-        return f"steps {envs_text(plan)}"
+        return f"steps {envs_text(plan, worker.group)}"
     if worker.serves:
         return f"answers for {', '.join(worker.serves)}"
     if worker.reads or worker.writes:
@@ -197,7 +197,7 @@ def _draw_title(plan: Plan) -> str:
     memory = f"{size_text(total)} shared memory" if total else "one thread"
     parameters = sum(num_parameters(policy) for policy in plan.policies.values())
     detail = (
-        f"layout {experiment['layout']} · {experiment['actor']['envs']} environments · "
+        f"layout {experiment['layout']} · {num_envs(plan)} environments · "
         f"{parameters:,} parameters · {plan.device} · {memory}"
     )
     name = experiment["name"] or experiment["env"]["id"]

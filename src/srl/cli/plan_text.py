@@ -9,6 +9,7 @@ from srl.launch.plan.facts import (
     agent_text,
     envs_text,
     inference_text,
+    num_envs,
     num_parameters,
     sample_text,
 )
@@ -25,7 +26,7 @@ def describe_plan(plan: Plan, where: Mapping[str, str]) -> str:
     experiment = plan.experiment
     total = shared_bytes(plan)
     acts = any(worker.requests for worker in plan.workers)
-    environments = f"{experiment['actor']['envs']} environments, " if acts else ""
+    environments = f"{num_envs(plan)} environments, " if acts else ""
     lines = [
         f"{experiment['name'] or experiment['env']['id']}: layout {experiment['layout']}, "
         f"{environments}device {plan.device}, "
@@ -74,7 +75,9 @@ def _duties(plan: Plan, worker: WorkerPlan) -> str:
     duties = []
     if worker.requests and worker.writes:
         pool = plan.experiment["env"]["threads"]
-        duties.append(f"steps {envs_text(plan)}" + (f" on {pool} threads" if pool > 1 else ""))
+        duties.append(
+            f"steps {envs_text(plan, worker.group)}" + (f" on {pool} threads" if pool > 1 else "")
+        )
     for verb in ("serves", "requests", "reads", "writes", "trains"):
         names = getattr(worker, verb)
         if names:

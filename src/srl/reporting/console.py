@@ -217,7 +217,7 @@ def policy_table(
     A single policy without sides is shown without its name.
     """
     has_evaluations = _has_evaluations(results)
-    is_single = len(results) < 2 and not any(result.agents for result in results.values())
+    is_single = len(results) < 2 and not _has_parts(results)
 
     def row(name: str, train_return: str, eval_return: str, *rest: str) -> tuple[str, ...]:
         names, evals = () if is_single else (name,), (eval_return,) if has_evaluations else ()
@@ -233,6 +233,8 @@ def policy_table(
         for side, part in result.agents.items():
             returns = (_value(part.episode_return_mean), _value(part.eval_return_mean))
             rows.append(row(f"  {side}", *returns, "", "", "", _best_checkpoint(part)))
+        for actors, value in result.actors.items():
+            rows.append(row(f"  {actors} actors", _value(value), "", "", "", "", ""))
     return rows
 
 
@@ -253,7 +255,7 @@ def _reached(summary: Summary) -> list[str]:
     """The returns of a run: one line, or a table if there are several policies or sides."""
     after = f"after {_number(summary.episodes)} episodes"
     results = summary.policies
-    if len(results) > 1 or any(result.agents for result in results.values()):
+    if len(results) > 1 or _has_parts(results):
         lines = align(policy_table(results, best=True))
         return [f"  reached     {after}, by the mean of the last ones", *_indented(lines)]
     if not summary.episodes and summary.eval_return_mean is not None:
@@ -276,6 +278,11 @@ def _by_policy(results: Mapping[str, PolicyResult], metric: str) -> str:
         value = _value(getattr(result, metric)) + (f" ({sides})" if sides else "")
         texts.append(f"{name} {value}" if len(results) > 1 else value)
     return ", ".join(texts) or "-"
+
+
+def _has_parts(results: Mapping[str, PolicyResult]) -> bool:
+    """Whether sides, or groups of actors, have returns of their own."""
+    return any(result.agents or result.actors for result in results.values())
 
 
 def _has_evaluations(results: Mapping[str, PolicyResult]) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUN_PREFIXES = ("workers.",)
 AGENT_METRICS = ("episode_return_mean", "eval_return_mean")
 """Metrics that the sides of a policy have, too."""
-_POLICIES, _AGENTS = "policies.", "agents."
+_POLICIES, _AGENTS, _ACTORS = "policies.", "agents.", "actors."
 _OPEN = (".train", ".episode")
 """Ends of prefixes whose metrics have names that the algorithm or the environment chooses."""
 
@@ -55,6 +55,8 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Mean policy age in the last update."""
     agents: dict[str, AgentResult] = {}
     """The result of each side, if the policy plays several."""
+    actors: dict[str, float] = {}
+    """Mean return of the last training episodes in each group of actors, if there are several."""
     best_checkpoint: int | None = None
     """The number of the checkpoint with its highest score; if it plays several sides, each side has
     one."""
@@ -69,6 +71,8 @@ class MetricNames:
     not known yet."""
     learning: Sequence[str]
     """The policies that are trained."""
+    actors: Sequence[str] = ()
+    """The names of the groups of actors, if there are several: each has returns of its own."""
 
     @property
     def subject(self) -> str | None:
@@ -89,6 +93,10 @@ class MetricNames:
         """The key of a policy's metric in a snapshot and in metrics.jsonl."""
         before = f"{_POLICIES}{policy}." if len(self.policies) > 1 else ""
         return f"{before}{_AGENTS}{agents}.{metric}" if agents else f"{before}{metric}"
+
+    def key_of_actors(self, metric: str, policy: str, actors: str) -> str:
+        """The key of a policy's metric in one group of actors."""
+        return self.key(f"{_ACTORS}{actors}.{metric}", policy)
 
     def owners(self, policy: str) -> tuple[str, ...]:
         """The owners of the returns that rate a policy: the policy, or each of its sides as
@@ -169,6 +177,11 @@ class MetricNames:
             keys = {name: self.key(name, policy, agents) for name in kind.__struct_fields__}
             return {name: snapshot[key] for name, key in keys.items() if key in snapshot}
 
+        names = {
+            actors: self.key_of_actors("episode_return_mean", policy, actors)
+            for actors in self.actors
+        }
+
         def number(owner: str) -> int | None:
             return best[owner].number if owner in best else None
 
@@ -182,6 +195,7 @@ class MetricNames:
         return PolicyResult(
             learns=policy in self.learning,
             agents=sides,
+            actors={name: snapshot[key] for name, key in names.items() if key in snapshot},
             best_checkpoint=number(policy),
             **known(PolicyResult),  # type: ignore[arg-type]
         )
@@ -214,7 +228,8 @@ def agent_sides(
 
 
 def columns(keys: Iterable[str], metric: str) -> dict[tuple[str, str], str]:
-    """The keys of a metric in a line of metrics.jsonl, by policy and agents (empty: all of them).
+    """The keys of a metric in a line of metrics.jsonl, by policy and agents or group of actors
+    (empty: all of them).
 
     The policy is empty if the run has only one. Metrics that a run with several policies has as a
     whole are left out.
@@ -225,10 +240,12 @@ def columns(keys: Iterable[str], metric: str) -> dict[tuple[str, str], str]:
         if head == key or head.endswith(_OPEN):
             continue
         if head.startswith(_POLICIES):
-            policy, _, agents = head.removeprefix(_POLICIES).partition(f".{_AGENTS}")
-            found[policy, agents] = key
-        elif head.startswith(_AGENTS):
-            found["", head.removeprefix(_AGENTS)] = key
+            policy, _, rest = head.removeprefix(_POLICIES).partition(f".{_AGENTS}")
+            if not rest:
+                policy, _, rest = policy.partition(f".{_ACTORS}")
+            found[policy, rest] = key
+        elif head.startswith((_AGENTS, _ACTORS)):
+            found["", head.partition(".")[2]] = key
         elif not head:
             found["", ""] = key
     if any(policy for policy, _ in found):

@@ -67,6 +67,10 @@ METRICS = {
         "`eval_return_mean` of one side, if the policy plays several."
     ),
     "agents.<side>.window_full": Metric("`window_full` of one side."),
+    "actors.<group>.episode_return_mean": Metric(
+        "`episode_return_mean` in one group of actors (`main`, or a name in `actors`), if there "
+        "are several."
+    ),
     "train.<name>": Metric("A metric of the algorithm: see its page."),
     "workers.<kind>.busy": Metric("Share of the time that workers of a kind worked."),
     "workers.<kind>.wait.<what>": Metric("Share of the time that they waited for something."),

@@ -320,8 +320,11 @@ class Collector:
 
 def saved_names(state: dict[str, Any], learning: Sequence[str]) -> MetricNames:
     """The names of the metrics in a saved `Collector.state`, without the environment."""
+    policies = state["policies"]
     return MetricNames(
-        {name: tuple(saved.get("sides", ())) for name, saved in state["policies"].items()}, learning
+        {name: tuple(saved.get("sides", ())) for name, saved in policies.items()},
+        learning,
+        tuple({name: None for saved in policies.values() for name in saved.get("actors", ())}),
     )
 
 

@@ -10,6 +10,9 @@ from srl.services.messages import Episodes, Evaluation, Update
 from srl.services.metric_names import MetricNames
 from srl.services.tensorboard import Value
 
+MAIN_ACTORS = "main"
+"""The name of the actors that the setting `actor` describes."""
+
 
 class PolicyMetrics:
     """The metrics of one policy: its last episodes, last update and last evaluation."""
@@ -22,6 +25,10 @@ class PolicyMetrics:
             side: deque(maxlen=window) for side in names.sides(policy)
         }
         """The last returns of each side, if the policy plays several."""
+        self.actor_returns: dict[str, deque[float]] = {
+            actors: deque(maxlen=window) for actors in names.actors
+        }
+        """The last returns in each group of actors, if there are several."""
         self.metrics: dict[str, deque[float]] = {}
         self.episodes = 0
         self.train: dict[str, float] = {}
@@ -37,7 +44,12 @@ class PolicyMetrics:
         self.returns.extend(message.returns)
         self.lengths.extend(message.lengths)
         self.episodes += len(message.returns)
-        self._add_to_sides(message, self.side_returns)
+        actors = actors_of(message.worker)
+        if actors in self.actor_returns:
+            self.actor_returns[actors].extend(message.returns)
+        if actors == MAIN_ACTORS or actors not in self.actor_returns:
+            # In other actors a policy may play other agents.
+            self._add_to_sides(message, self.side_returns)
         for name, values in message.metrics.items():
             window = self.metrics.get(name)
             if window is None:
@@ -93,6 +105,10 @@ class PolicyMetrics:
             if evaluated:
                 own["eval_return_mean"] = mean(evaluated)
             values |= {names.key(name, policy, side): value for name, value in own.items()}
+        for actors, returns in self.actor_returns.items():
+            if returns:
+                key = names.key_of_actors("episode_return_mean", policy, actors)
+                values[key] = mean(returns)
         return values
 
     def _own_values(self) -> dict[str, Value]:
@@ -134,6 +150,7 @@ class PolicyMetrics:
             "returns": list(self.returns),
             "lengths": list(self.lengths),
             "sides": {side: list(returns) for side, returns in self.side_returns.items()},
+            "actors": {name: list(returns) for name, returns in self.actor_returns.items()},
             "metrics": {name: list(values) for name, values in self.metrics.items()},
             "episodes": self.episodes,
             "train": dict(self.train),
@@ -158,11 +175,19 @@ class PolicyMetrics:
         kept = state["eval"]
         self.eval_version, self.eval_played = kept["version"], kept["played"]
         self.eval_returns, self.eval_lengths = list(kept["returns"]), list(kept["lengths"])
+        for name, returns in self.actor_returns.items():
+            returns.extend(state["actors"].get(name, ()))
         # A side that is not in `state` starts empty: the run began without sides, or with other
         # ones.
         for side in self.side_returns:
             self.side_returns[side].extend(state.get("sides", {}).get(side, ()))
             self.eval_side_returns[side].extend(kept.get("sides", {}).get(side, ()))
+
+
+def actors_of(worker: str) -> str:
+    """The name of the group of actors that a worker belongs to."""
+    _, _, name = worker.partition("/")[0].partition("-")
+    return name or MAIN_ACTORS
 
 
 def mean(values: Iterable[float]) -> float:

@@ -15,7 +15,8 @@ import functools
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,25 @@ class ActorConfig:
         for name in ("count", "groups", "max_count"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"actor.{name}: expected at least 0, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorsConfig:
+    """A further group of actors, with environments or a casting of its own. Everything else is as
+    `actor`, `env` and `policies` say."""
+
+    envs: int = 0
+    """Environments of these actors together: a multiple of those of one actor; 0 takes
+    `actor.envs`."""
+    env_args: dict[str, Any] = field(default_factory=dict)
+    """Arguments of their environments that differ from `env.args`."""
+    agents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name patterns of the agents that each policy plays here; other policies do not play. Empty
+    is as `policies.*.agents` say."""
+
+    def __post_init__(self) -> None:
+        if self.envs < 0:
+            raise ConfigError(f"actors.*.envs: expected at least 0, got {self.envs}.")
 
 
 class Group:
@@ -165,6 +185,8 @@ class ActorWorker(Worker):
     def build(cls, context: Context) -> ActorWorker:
         """An actor from its part of the plan."""
         plan = context.plan
+        # Actors of the user's own, by another name, play as the first group does.
+        own = plan.actors.get(context.worker.group, plan.actors["actor"])
         clients = {policy: context.inference_client(policy) for policy in context.worker.requests}
         sinks: dict[str, dict[int, SampleSink]] = {}
         parts: dict[str, int] = {}
@@ -187,14 +209,20 @@ class ActorWorker(Worker):
                     client=clients[policy],
                     sink=sinks[policy][number % parts[policy]] if policy in sinks else None,
                     parameters=readers.get(policy),
-                    explore=_exploration(plan, policy, number),
+                    explore=_exploration(plan, policy, number, len(agents)),
                     packs=several,
                     incarnation=context.incarnation,
                 )
-                for policy, agents in plan.policy_agents.items()
+                for policy, agents in own.agents.items()
             ]
-            seed = int(plan.experiment["seed"]) * 1_000_003 + number * plan.envs_per_group
-            make = functools.partial(context.env_group, plan.envs_per_group)
+            first_env = (own.first_group + number) * plan.envs_per_group
+            seed = int(plan.experiment["seed"]) * 1_000_003 + first_env
+            make = functools.partial(
+                context.env_group,
+                plan.envs_per_group,
+                policy_agents=own.agents,
+                env_args=own.env_args,
+            )
             groups.append(Group(make(), batches, seed, make, context.settings("env", EnvConfig)))
         return cls(context.name, groups, context.metrics)
 
@@ -317,9 +345,9 @@ class ActorWorker(Worker):
             group.envs.close()
 
 
-def _exploration(plan: Plan, policy: str, number: int) -> np.ndarray:
+def _exploration(plan: Plan, policy: str, number: int, num_agents: int) -> np.ndarray:
     """How much a policy explores in each row of the group with this number, counted over actors."""
     envs = np.arange(number * plan.envs_per_group, (number + 1) * plan.envs_per_group)
     share = np.array(plan.explore[policy], np.float32)
     # One number is for all, and a run that is scaled up has more environments than planned.
-    return share[envs % share.size].repeat(len(plan.policy_agents[policy]))
+    return share[envs % share.size].repeat(num_agents)

@@ -6,7 +6,7 @@ Plans are plain values, which travel as JSON.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,13 +119,25 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What it keeps, as its class says: for the estimate of the memory that a run needs."""
 
 
+class ActorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group of actors plays."""
+
+    agents: dict[str, tuple[str, ...]]
+    """The agents of each policy that plays here."""
+    env_args: dict[str, Any] = {}
+    """Arguments of the environments that differ from the experiment's."""
+    first_group: int = 0
+    """Groups of environments in all actors before these."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the processes need to know."""
 
     experiment: dict[str, Any]
     """The experiment as plain values, with all counts and the layout decided."""
     env_spec: EnvSpec
-    policy_agents: dict[str, tuple[str, ...]]
+    actors: dict[str, ActorPlan]
+    """What actors play, by worker group."""
     envs_per_group: int
     num_groups: int
     """Groups in each actor."""
@@ -139,12 +151,27 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerPlan, ...]
 
     @property
+    def policy_agents(self) -> dict[str, tuple[str, ...]]:
+        """The agents of each policy in the experiment's own environment: in its first actors, and
+        in evaluations."""
+        return next(iter(self.actors.values())).agents
+
+    @property
     def processes(self) -> dict[str, list[WorkerPlan]]:
         """Workers by process, in the order in which they are stepped."""
         found: dict[str, list[WorkerPlan]] = {}
         for worker in self.workers:
             found.setdefault(worker.process, []).append(worker)
         return found
+
+    def kind_of(self, worker: WorkerPlan) -> str:
+        """The kind of a worker, for reports: its group's name, unless several groups are of one
+        kind."""
+        if worker.trains:
+            return "trainer"
+        if worker.group in self.actors:
+            return "actor"
+        return "policy" if worker.serves and worker.group.startswith("policy-") else worker.group
 
     def part(self, process: str) -> Plan:
         """The part of the plan that one process needs: its workers, the trainers that learn with
@@ -202,15 +229,22 @@ class Context:
     # -- environments ----------------------------------------------------------------------------
 
     def env_group(
-        self, num_envs: int, *, policy_agents: PolicyAgents | None = None, render: bool = False
+        self,
+        num_envs: int,
+        *,
+        policy_agents: PolicyAgents | None = None,
+        env_args: dict[str, Any] | None = None,
+        render: bool = False,
     ) -> EnvGroup:
-        """A group of the experiment's environments; its calls show in the worker stats."""
+        """A group of the experiment's environments, with some other arguments; its calls show in
+        the worker stats."""
         from srl.envs.registry import make_group
 
         stats = self.stats
         on_call: OnCall = lambda call, index: stats.enter(call, index)  # type: ignore[arg-type] # noqa: E731
+        config: EnvConfig = self.settings("env", EnvConfig)
         return make_group(
-            self.settings("env", EnvConfig),
+            replace(config, args={**config.args, **(env_args or {})}),
             num_envs=num_envs,
             policy_agents=self.plan.policy_agents if policy_agents is None else policy_agents,
             on_call=on_call,

@@ -10,7 +10,9 @@ from srl.services.tensorboard import tag
 from srl.services.worker_times import WorkerTimes
 from srl.streams.sample_queue import DROP_REASONS
 
-NAMES = MetricNames({"red": ("tank_*", "jet_*"), "blue": ("b",)}, ["red", "blue"])
+NAMES = MetricNames(
+    {"red": ("tank_*", "jet_*"), "blue": ("b",)}, ["red", "blue"], actors=("main", "hard")
+)
 DECLARED = [re.sub(r"<\w+>", ".+", re.escape(name)) for name in METRICS]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from srl.envs.registry import probe
 from srl.errors import CheckpointError
 from srl.experiment import Experiment
 from srl.launch.directory.run_dir import RunDir
 from srl.launch.directory.trust import named_code
 from srl.launch.plan.build import available_cores, make_plan, resolve_settings
 from srl.launch.plan.memory import memory_needs
+from srl.launch.plan.probing import probe_groups
 
 TIMES = 8
 """A checkpoint may be this many times as large as the run's data in memory. SRL's own checkpoints
@@ -45,7 +45,7 @@ def most_bytes(experiment: Experiment) -> int:
     """Bytes that a checkpoint of a run with these settings may have."""
     # The device makes no difference to the size.
     settled = resolve_settings(experiment, available_cores(), "cpu")
-    plan, _ = make_plan(settled, probe(settled.env), "cpu")
+    plan, _ = make_plan(settled, probe_groups(settled), "cpu")
     needs = memory_needs(plan)
     kept = sum(needs.kept.values())
     return TIMES * needs.in_checkpoints + KEPT_TIMES * kept + MORE_BYTES

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from srl.algorithms.registry import algorithm_config
+from srl.casting import actor_groups, assign_agents, cast_policies
 from srl.data.codec import load_state
 from srl.data.spec import AgentSpec, EnvSpec, TeamSpec
 from srl.errors import ConfigError
@@ -23,7 +24,6 @@ from srl.experiment import (
     Experiment,
     PolicyConfig,
     algorithm_of_policy,
-    assign_agents,
     build_graph,
     with_networks,
 )
@@ -36,11 +36,13 @@ from srl.resolve import path_of, resolve
 from srl.services.checkpoints import CheckpointConfig
 from srl.services.metric_names import MetricNames, agent_sides
 from srl.services.parameters import ParameterSpec
+from srl.services.policy_metrics import MAIN_ACTORS
 from srl.settings import convert, to_plain
 from srl.settings_objects import merged
 from srl.tracebacks import user_code
 from srl.workers.devices import has_gpu_driver, require_device
 from srl.workers.wiring import (
+    ActorPlan,
     Plan,
     PolicyPlan,
     SamplePlan,
@@ -142,8 +144,11 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
     from srl.policies.registry import find_policy
 
     plans = {}
-    for name, agents in assign_agents(experiment.policies, list(env_spec.agents)).items():
-        config = experiment.policies[name]
+    casts = cast_policies(experiment, list(env_spec.agents))
+    for name, config in experiment.policies.items():
+        played = {group: cast[name] for group, cast in casts.items() if name in cast}
+        agents = next(iter(played.values()))
+        _check_numbers(name, played)
         network = merged(experiment.network, config.network)
         algorithm = merged(experiment.algorithm, config.algorithm)
         policy_class = find_policy("random" if config.mode == "random" else network.pop("name"))
@@ -155,7 +160,7 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
             name=name,
             mode=config.mode,
             agents=agents,
-            agent=_common_spec(name, agents, env_spec),
+            agent=_common_spec(name, [a for own in played.values() for a in own], env_spec),
             team=TeamSpec(
                 num_agents=len(agents),
                 env_state=env_spec.env_state,
@@ -171,25 +176,54 @@ def plan_policies(experiment: Experiment, env_spec: EnvSpec) -> dict[str, Policy
     return plans
 
 
+def _check_numbers(policy: str, played: Mapping[str, tuple[str, ...]]) -> None:
+    """Raises unless a policy plays equally many agents in all groups of actors: its fragments are
+    equally wide."""
+    if len({len(agents) for agents in played.values()}) > 1:
+        got = ", ".join(f"{len(agents)} in {group}" for group, agents in played.items())
+        raise ConfigError(
+            f"actors: expected policy {policy!r} to play equally many agents wherever it plays, "
+            f"got {got}. Change the patterns, or give the other agents to another policy."
+        )
+
+
+def _plan_actors(experiment: Experiment, graph: Graph, env_spec: EnvSpec) -> dict[str, ActorPlan]:
+    """What each group of actors plays."""
+    found, first = {}, 0
+    casts = cast_policies(experiment, list(env_spec.agents))
+    for name, group in actor_groups(experiment).items():
+        found[name] = ActorPlan(agents=casts[name], env_args=group.env_args, first_group=first)
+        # A dataflow may have put something else in their place.
+        capacity = graph.workers[name].capacity if name in graph.workers else 0
+        first += capacity * experiment.actor.groups
+    return found
+
+
 def learning_policies(policies: Mapping[str, PolicyConfig]) -> list[str]:
     """The policies that are trained."""
     return [name for name, policy in policies.items() if policy.mode == "train"]
 
 
-def metric_names(policies: Mapping[str, PolicyConfig], env_spec: EnvSpec | None) -> MetricNames:
-    """The names of a run's metrics. Without an environment spec they contain no agent names."""
+def metric_names(
+    policies: Mapping[str, PolicyConfig], env_spec: EnvSpec | None, actors: Collection[str] = ()
+) -> MetricNames:
+    """The names of a run's metrics. Without an environment spec they contain no agent names.
+    `actors` are the names of further groups of actors."""
     learning = learning_policies(policies)
+    groups = (MAIN_ACTORS, *actors) if actors else ()
     if env_spec is None:
-        return MetricNames(dict.fromkeys(policies), learning)
+        return MetricNames(dict.fromkeys(policies), learning, groups)
     agents = assign_agents(policies, list(env_spec.agents), idle=True)
     sides = {
-        name: agent_sides(policies[name].agents, own, turn_based=env_spec.turn_based)
-        for name, own in agents.items()
+        name: agent_sides(policy.agents, agents.get(name, ()), turn_based=env_spec.turn_based)
+        for name, policy in policies.items()
+        # `srl eval --policy` may leave a policy without agents.
+        if name in agents or not policy.agents
     }
-    return MetricNames(sides, learning)
+    return MetricNames(sides, learning, groups)
 
 
-def _common_spec(policy: str, agents: tuple[str, ...], env_spec: EnvSpec) -> AgentSpec:
+def _common_spec(policy: str, agents: Sequence[str], env_spec: EnvSpec) -> AgentSpec:
     spec = env_spec.agents[agents[0]]
     for agent in agents[1:]:
         if env_spec.agents[agent] != spec:
@@ -242,7 +276,7 @@ def make_plan(
     plan = Plan(
         experiment=to_plain(experiment),
         env_spec=env_spec,
-        policy_agents={name: policies[name].agents for name in experiment.policies},
+        actors=_plan_actors(experiment, graph, env_spec),
         envs_per_group=envs,
         num_groups=actor.groups,
         explore={name: plan_exploration(experiment, name) for name in experiment.policies},

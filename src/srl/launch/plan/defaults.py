@@ -30,6 +30,13 @@ def choose_counts(experiment: Experiment, cores: int, device: str) -> Experiment
             f"actor.envs: expected a multiple of actor.count x actor.groups = {count} x {groups}, "
             f"got {actor.envs}. Change one of the three."
         )
+    for name, group in experiment.actors.items():
+        if group.envs % (actor.envs // count):
+            raise ConfigError(
+                f"actors.{name}.envs: expected a multiple of the environments of one actor "
+                f"({actor.envs // count}: actor.envs / actor.count), got {group.envs}. Change one "
+                "of the three."
+            )
     serial = experiment.layout == "serial"
     policies = experiment.inference.count or _policy_workers(experiment, count, cores, device)
     if experiment.layout in ("serial", "inline"):
@@ -59,8 +66,13 @@ def _actors_and_groups(experiment: Experiment, cores: int) -> tuple[int, int]:
     if not actor.groups and actor.envs % (count * groups):
         groups = 1
     if not actor.count or layout == "serial":
-        while actor.envs % (count * groups):
-            count -= 1
+        # The next smaller number that divides all environments into equal actors, or else a larger.
+        numbers = (*range(count, 0, -1), *range(count + 1, actor.envs + 1))
+        sizes = [actor.envs, *(group.envs for group in experiment.actors.values())]
+        for number in numbers:
+            own = actor.envs // number
+            if not actor.envs % (number * groups) and not any(size % own for size in sizes):
+                return number, groups
     return count, groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from srl.casting import MAIN
 from srl.data.spec import AgentSpec, Box, Discrete, MultiBinary, MultiDiscrete
 from srl.data.table import TableSpec
 from srl.data.tree import flatten
@@ -54,7 +55,22 @@ def age_text(stream: SamplePlan) -> str:
     return "policy age unbounded" if age is None else f"policy age at most {age}"
 
 
-def envs_text(plan: Plan) -> str:
-    """The environments that one actor steps."""
+def num_envs(plan: Plan) -> int:
+    """The environments of all actors with which the run begins."""
+    each = plan.envs_per_group * plan.num_groups
+    extra = sum(worker.group in plan.actors and worker.group != MAIN for worker in plan.workers)
+    return int(plan.experiment["actor"]["envs"]) + each * extra
+
+
+def envs_text(plan: Plan, group: str) -> str:
+    """The environments that one actor of a group steps, and who plays there if groups differ."""
     groups = f"{plan.num_groups} groups of " if plan.num_groups > 1 else ""
-    return f"{groups}{plan.envs_per_group} environments"
+    text = f"{groups}{plan.envs_per_group} environments"
+    own = plan.actors.get(group)
+    if own is None:
+        return text
+    args = ", ".join(f"{name}={value}" for name, value in own.env_args.items())
+    casts = [actors.agents for actors in plan.actors.values()]
+    cast = "; ".join(f"{policy} plays {' '.join(agents)}" for policy, agents in own.agents.items())
+    shown = [args, cast if any(other != casts[0] for other in casts) else ""]
+    return text + "".join(f" ({part})" for part in shown if part)

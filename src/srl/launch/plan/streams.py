@@ -21,6 +21,7 @@ from srl.resolve import resolve
 from srl.streams.inference import InferenceSpec
 from srl.streams.sample import SampleSpec
 from srl.tracebacks import user_code
+from srl.workers.actor import ActorConfig
 from srl.workers.wiring import (
     Carrier,
     InferencePlan,
@@ -109,7 +110,7 @@ def plan_inference(
                     [w for w in clients if w.process == process],
                     [w for w in servers if w.process == process],
                 )
-                for process in sorted(processes)
+                for process in sorted(processes.intersection(c.process for c in clients))
             ]
         else:
             instances = [(name, clients, servers)]
@@ -145,7 +146,7 @@ def plan_samples(
 ) -> dict[str, SamplePlan]:
     """Every sample stream of the graph, in its parts."""
     actor = experiment.actor
-    envs, agent_batches = actor.envs // (actor.count * actor.groups), actor.count * actor.groups
+    envs = actor.envs // (actor.count * actor.groups)
     plans, patience = {}, experiment.sample.patience_seconds
     wanted = {
         name: _check_algorithm(algorithm_of_policy(experiment, name), policies[name], modules[name])
@@ -157,7 +158,7 @@ def plan_samples(
         max_policy_age = sampling.max_policy_age if node.bounds_age else None
         if sampling.max_policy_age is not None and not node.has_tables:
             _check_bounded(stream, graph, sampling)
-        per_batch = _fragments_per_batch(stream, graph, agent_batches, policy, parts)
+        per_batch = _fragments_per_batch(stream, graph, actor, policy, parts)
         shape = node.shape or sampling
         record = _record(shape, envs, env_spec, policy, modules[node.policy])
         for part in range(parts):
@@ -262,9 +263,16 @@ def _check_bounded(stream: str, graph: Graph, sampling: Sampling) -> None:
 
 
 def _fragments_per_batch(
-    stream: str, graph: Graph, agent_batches: int, policy: PolicyPlan, parts: int
+    stream: str, graph: Graph, actor: ActorConfig, policy: PolicyPlan, parts: int
 ) -> int:
     """Fragments of one part of a stream that make a batch; raises unless all get equal parts."""
+    actors = sum(
+        group.count
+        for group in graph.workers.values()
+        if policy.name in group.requests
+        and any(graph.streams[written].policy == policy.name for written in group.writes)
+    )
+    agent_batches = (actors or actor.count) * actor.groups
     total = graph.fragments_per_batch(stream, agent_batches)
     of_trainers = graph.streams[stream].split == "trainers"
     if of_trainers and parts > 1:

@@ -84,7 +84,7 @@ class Controller:
         self.store = store
         self.arena = arena
         self.stats_table = StatsTable(arena, tuple(worker.name for worker in plan.workers))
-        self.names = metric_names(experiment.policies, plan.env_spec)
+        self.names = metric_names(experiment.policies, plan.env_spec, experiment.actors)
         self.collector = Collector(run_dir, experiment.logging, self.names)
         self.ending: Ending | None = None
         self.suspended: set[str] = set()
@@ -269,7 +269,7 @@ class Controller:
             row = self.stats_table.rows[worker.name]
             found.append(
                 WorkerTimes(
-                    kind="trainer" if worker.trains else worker.group,
+                    kind=self.plan.kind_of(worker),
                     name=worker.name,
                     process=worker.process,
                     busy_seconds=row.get("busy_ns") / 1e9,
@@ -297,7 +297,8 @@ class Controller:
         experiment = self.experiment
         slots = {stream.spec.slots * stream.parts for stream in self.plan.samples.values()}
         policy = next(iter(self.plan.policies.values()))
-        ages = ("max_policy_age",) if policy.handles_stale_samples else ()
+        named = ["replay_beside_trainer"]
+        named += ["max_policy_age"] if policy.handles_stale_samples else []
         return {
             "layout": experiment.layout,
             "actor.envs": experiment.actor.envs,
@@ -306,7 +307,7 @@ class Controller:
             "inference.count": experiment.inference.count,
             "trainer.threads": experiment.trainer.threads,
             "sample.slots": max(slots, default=0),
-            **{f"algorithm.{k}": policy.algorithm[k] for k in ages if k in policy.algorithm},
+            **{f"algorithm.{k}": policy.algorithm[k] for k in named if k in policy.algorithm},
         }
 
     # -- checkpoints -------------------------------------------------------------------------------

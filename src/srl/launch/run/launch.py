@@ -13,7 +13,6 @@ from srl.arena.arena import HeapArena
 from srl.arena.shm import ShmArena
 from srl.data.records import Snapshot
 from srl.data.spec import RESCALE_ADVICE, action_bounds_warning
-from srl.envs.registry import probe
 from srl.errors import RunError, SrlError
 from srl.experiment import Experiment, build_graph
 from srl.graph import check_graph
@@ -32,6 +31,7 @@ from srl.launch.plan.build import (
 from srl.launch.plan.memory import available_memory, check_memory, memory_needs
 from srl.launch.plan.placement import Placed, Placement
 from srl.launch.plan.preloaded import modules_of, modules_with_torch
+from srl.launch.plan.probing import probe_groups
 from srl.launch.process.allocator import keep_large_buffers
 from srl.launch.process.descriptors import raise_descriptor_limit
 from srl.launch.process.planning import Draft
@@ -222,7 +222,7 @@ class _Launch:
         With `processes`, a process that a template forks makes the plan. This process makes the
         plan if that one ends before, or if there are no templates.
         """
-        spec = probe(self.experiment.env)
+        spec = probe_groups(self.experiment)
         versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
         policies: dict[str, Policy] = {}
         planned = None
