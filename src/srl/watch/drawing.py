@@ -47,7 +47,11 @@ def state_text(worker: WorkerStatus, written: float) -> str:
     """What a worker does, in words."""
     if mood(worker, written) == "bad" and worker.state not in _TROUBLE:
         return "started again"
-    return "running" if worker.state == "starting" and worker.busy else worker.state
+    if worker.state == "starting" and worker.busy:
+        return "running"
+    return {"step": "stepping", "make": "making", "reset": "resetting"}.get(
+        worker.state, worker.state
+    )
 
 
 def draw(status: RunStatus) -> dict[str, Any]:
@@ -134,12 +138,11 @@ def group_line(name: str, workers: list[WorkerStatus], written: float) -> dict[s
     worst = next(one for one in _MOODS if one in moods.values())
     states = Counter(state_text(w, written) for w in workers if moods[w.name] == worst)
     ((state, number),) = states.most_common(1)
+    if worst == "good" and len(states) > 1:
+        state, number = "running", sum(states.values())
     rates = Counter[str]()
-    waits = Counter[str]()
     for worker in workers:
         rates[worker.unit] += worker.rate  # type: ignore[assignment]
-        for what, share in worker.waits.items():
-            waits[what] += share / len(workers)  # type: ignore[assignment]
     ((unit, rate),) = rates.most_common(1)
     return {
         "group": name,
@@ -149,11 +152,19 @@ def group_line(name: str, workers: list[WorkerStatus], written: float) -> dict[s
         "rate": rate,
         "unit": unit.replace("_", " "),
         "busy": sum(worker.busy for worker in workers) / len(workers),
-        "waits": [
-            [what, share] for what, share in waits.most_common(_SHOWN_WAITS) if share >= 0.01
-        ],
+        "waits": _waits(workers),
         "restarts": sum({worker.process: worker.restarts for worker in workers}.values()),
     }
+
+
+def _waits(workers: list[WorkerStatus]) -> list[tuple[str, float]]:
+    """The longest waits of some workers, with their mean share of the time."""
+    waits: dict[str, float] = {}
+    for worker in workers:
+        for what, share in worker.waits.items():
+            waits[what] = waits.get(what, 0.0) + share / len(workers)
+    longest = sorted(waits.items(), key=lambda item: -item[1])[:_SHOWN_WAITS]
+    return [(what, share) for what, share in longest if share >= 0.01]
 
 
 def _stream(flow: FlowStatus) -> dict[str, Any]:
@@ -193,10 +204,7 @@ def worker_lines(status: RunStatus) -> list[dict[str, Any]]:
             "rate": worker.rate,
             "unit": worker.unit.replace("_", " "),
             "busy": worker.busy,
-            "waits": sorted(
-                ([what, share] for what, share in worker.waits.items() if share >= 0.01),
-                key=lambda item: -item[1],  # type: ignore[operator]
-            )[:_SHOWN_WAITS],
+            "waits": _waits([worker]),
             "restarts": worker.restarts,
             "env_failures": worker.env_failures,
         }
@@ -231,5 +239,6 @@ def _host_line(
         "machine": host.machine if host is not None else "",
         "processes": len(restarts),
         "rates": [[unit, rate] for unit, rate in rates.most_common(3)],
+        "waits": _waits(workers),
         "restarts": sum(restarts.values()),
     }

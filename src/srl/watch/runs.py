@@ -219,7 +219,10 @@ def _find_runs(root: Path) -> dict[str, Path]:
 
 
 def _names(folder: Path, *, folders: bool = False) -> list[str]:
-    """The names of the files (or the folders) in a folder that are no links."""
+    """The names of the files (or the folders) in a folder that are no links. A link to a folder has
+    none."""
+    if folder.is_symlink():
+        return []
     try:
         with os.scandir(folder) as entries:
             wanted = stat.S_ISDIR if folders else stat.S_ISREG

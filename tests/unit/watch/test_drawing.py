@@ -39,7 +39,7 @@ def test_one_worker_in_trouble_shows_on_its_group() -> None:
     line = group_line("actor", members, NOW)
     assert (line["mood"], line["state"], line["restarts"]) == ("bad", "1 stopped", 2)
     assert line["rate"] == 20.0
-    assert line["waits"] == [["samples", 0.4]]
+    assert line["waits"] == [("samples", 0.4)]
 
 
 def test_workers_in_trouble_come_first_and_thousands_are_cut() -> None:
@@ -70,6 +70,7 @@ def test_hosts_have_frames_and_lines_of_their_own() -> None:
     (line,) = host_lines(seen)
     assert (line["mood"], line["state"], line["machine"]) == ("bad", "silent for 3 s", "m")
     assert line["rates"] == [["env steps", 10.0]]
+    assert line["waits"] == [("samples", 0.4)]
 
 
 def test_boxes_that_are_none_are_left_out() -> None:

@@ -18,6 +18,7 @@ from made_runs import make_run, worker, write_status
 from srl.errors import ConfigError
 from srl.launch.run import requests
 from srl.launch.run.requests import REQUEST_FILE, RunAnswer, RunRequest
+from srl.watch.runs import WatchedRun
 from srl.watch.security import POLICY, is_loopback
 from srl.watch.server import Page, address_of, listen
 
@@ -289,7 +290,11 @@ def test_names_that_are_no_logs_lead_nowhere(server: Server, name: str) -> None:
         assert client.get(f"/static/..%2f{name}").status_code == 404
 
 
-def test_links_of_a_run_are_not_followed(server: Server) -> None:
+def test_links_of_a_run_are_not_followed(server: Server, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "odd")
+    (run / "logs").rename(tmp_path / "logs")
+    (run / "logs").symlink_to(tmp_path / "logs")
+    assert WatchedRun("odd", run).logs() == []
     with server.browser() as client:
         asked = {"run": "live", "film": "linked.png"}
         assert client.get("/api/film", params=asked).status_code == 404

@@ -83,7 +83,7 @@ function boxOf(box) {
 function rowOf(box, row) {
   const x = box.x + 8, y = box.y + row.y;
   const restarts = row.restarts ? ` · ${row.restarts} restarts` : "";
-  const waits = row.waits.length ? `waits for ${waitsText(row.waits)}` : `busy ${percent(row.busy)}`;
+  const waits = row.waits.length ? `waits: ${waitsText(row.waits)}` : `busy ${percent(row.busy)}`;
   return [
     draw("rect", { class: `row ${row.mood}`, x, y, width: box.width - 16, height: row.height, rx: 6 }),
     draw("rect", { class: `mark ${row.mood}`, x, y: y + 4, width: 5, height: row.height - 8, rx: 2 }),

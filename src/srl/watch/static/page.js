@@ -31,6 +31,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 addEventListener("hashchange", () => {
   follow();
-  place.focus();
+  place.focus({ preventScroll: true });
+  scrollTo(0, 0);
 });
 follow();

@@ -47,9 +47,9 @@ export class RunView {
     this.flow.parentElement.hidden = !run.drawing?.boxes.length;
     if (run.drawing) show(this.flow, run.drawing, () => flow(run.drawing));
     this.showWorkers(run);
-    show(this.hosts, run.hosts, () => table("Hosts", ["host", "state", "machine", "#processes", "speed", "#restarts"],
+    show(this.hosts, run.hosts, () => table("Hosts", ["host", "state", "machine", "#processes", "speed", "waits for", "#restarts"],
       (run.hosts || []).map((host) => ({ mood: host.mood, cells: [host.name, host.state, host.machine, number(host.processes),
-        host.rates.map(([unit, rate]) => `${number(rate)} ${unit}/s`).join(", "), number(host.restarts)] }))));
+        host.rates.map(([unit, rate]) => `${number(rate)} ${unit}/s`).join(", "), waitsText(host.waits), number(host.restarts)] }))));
     show(this.streams, run.streams, () => table("Streams", ["stream", "carries", "#fill", "#slots", "#policy age", "#lost", "memory"],
       (run.streams || []).map((stream) => ({ cells: [stream.title, `${number(stream.rate)} ${stream.unit}/s`,
         percent(stream.fill), stream.slots ? number(stream.slots) : "–", stream.age === null ? "–" : stream.age.toFixed(2), number(stream.dropped), stream.detail] }))));
