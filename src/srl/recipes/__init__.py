@@ -15,6 +15,8 @@ Recipe = Callable[[], Experiment]
 
 _FAMILIES = {
     "classic": ("cartpole", "acrobot", "mountaincar_continuous", "pendulum", "lunarlander"),
+    "value_based": ("cartpole_dqn", "memory_r2d2"),
+    "asynchronous": ("cartpole_impala", "cartpole_appo"),
     "memory": ("memory", "cartpole_masked"),
     "atari": ("pong", "pong_envpool", "breakout"),
     "mujoco": ("halfcheetah", "halfcheetah_envpool", "hopper"),
