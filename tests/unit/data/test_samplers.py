@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srl.algorithms.ops.priorities import importance_weight
 from srl.data.samplers import FifoSampler, PrioritizedSampler, UniformSampler, Windows
 
 SLOTS, TICKS, ENVS = 5, 6, 2
@@ -121,3 +123,49 @@ def test_fifo_takes_windows_in_turn_and_each_so_often():
     assert not sampler.can_choose(3)
     assert names(sampler.choose(2, 3)[0]) == [(2, 0, 0), (2, 0, 1)]
     assert not sampler.can_choose(1)
+
+
+LENGTH = 10
+"""Right actions in a row that pay 1. A wrong one leads back to the start."""
+
+
+def chain_of_random_actions(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Places, actions, rewards and next places; an action is right if it is 1."""
+    rng = np.random.default_rng(5)
+    action, place = rng.integers(2, size=count), np.zeros(count + 1, np.int64)
+    for step in range(count):
+        place[step + 1] = (place[step] + 1) % LENGTH if action[step] else 0
+    paid = (place[:-1] == LENGTH - 1) & (action == 1)
+    return place[:-1], action, paid.astype(np.float64), place[1:]
+
+
+def updates_until_solved(sampler: PrioritizedSampler | UniformSampler, gamma: float = 0.9) -> int:
+    """Batches of eight, each weighted as a learner does, until Q-learning in a table is right."""
+    slots, ticks = 64, 64
+    place, action, reward, following = chain_of_random_actions(slots * ticks)
+    assert 1 <= reward.sum() <= 10
+    for slot in range(slots):
+        sampler.allow(slot, 0, ticks)
+    value = np.zeros((LENGTH, 2))
+    for update in range(1, 20_000):
+        windows, relative = sampler.choose(8, slots)
+        at = windows.slot * ticks + windows.start
+        bootstrap = np.where(reward[at] > 0, 0.0, gamma * value[following[at]].max(1))
+        error = reward[at] + bootstrap - value[place[at], action[at]]
+        weight = np.ones(8)
+        if relative is not None:
+            weight = importance_weight(torch.from_numpy(1.0 / relative), 0.4).numpy()
+        np.add.at(value, (place[at], action[at]), 0.25 * weight * error)
+        sampler.feed(windows, np.abs(error))
+        if value[0, 1] > 0.5 * gamma ** (LENGTH - 1):
+            return update
+    return 20_000
+
+
+def test_priorities_need_fewer_updates_where_rewards_are_rare():
+    """The chain of Schaul et al. 2016, section 3.1: few of many transitions tell something."""
+    for seed in range(3):
+        uniform = updates_until_solved(UniformSampler(64, 64, 1, 1, seed))
+        prioritized = updates_until_solved(PrioritizedSampler(64, 64, 1, 1, seed, exponent=0.6))
+        # Seen over seeds 0 to 4: 0.28 to 0.57 of them.
+        assert prioritized < 0.7 * uniform
