@@ -189,54 +189,6 @@ class SeeIt(_Task):
         return float(int(action) == self.secret)
 
 
-class Together(ParallelEnv):
-    """A team: each of two agents names its own light, and all are paid for the share that is right.
-
-    The global state has both lights.
-    """
-
-    metadata = {"name": "together_v0", "render_modes": []}  # noqa: RUF012
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        self.possible_agents = ["left", "right"]
-        self.agents: list[str] = []
-        self.render_mode = render_mode
-        self.state_space = spaces.Box(0, 1, (8,), np.float32)
-        self.random = np.random.default_rng()
-
-    def observation_space(self, agent: str) -> Any:
-        return spaces.Box(0, 1, (4,), np.float32)
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(4)
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        if seed is not None:
-            self.random = np.random.default_rng(seed)
-        self.agents = list(self.possible_agents)
-        self.time = 0
-        return self._draw(), {agent: {} for agent in self.agents}
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        right = [int(actions[a]) == self.lights[n] for n, a in enumerate(self.possible_agents)]
-        rewards = dict.fromkeys(self.agents, float(np.mean(right)) / STEPS)
-        self.time += 1
-        over = dict.fromkeys(self.agents, self.time == STEPS)
-        going_on = dict.fromkeys(self.agents, False)
-        infos: dict[str, Any] = {agent: {} for agent in self.agents}
-        if self.time == STEPS:
-            self.agents = []
-        return self._draw(), rewards, over, going_on, infos
-
-    def state(self) -> Any:
-        return np.eye(4, dtype=np.float32)[self.lights].ravel()
-
-    def _draw(self) -> dict[str, Any]:
-        self.lights = self.random.integers(4, size=2)
-        shown = np.eye(4, dtype=np.float32)[self.lights]
-        return dict(zip(self.possible_agents, shown, strict=True))
-
-
 class Rivals(ParallelEnv):
     """Two agents with different spaces, each with a task of its own, that take from each other.
 

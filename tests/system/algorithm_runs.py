@@ -41,7 +41,7 @@ class Task:
     goal: float
     """Mean return, far above that of random actions."""
     layout: str
-    """Each of the four is tried with each kind of dataflow: actors, a replay, a team."""
+    """Each of the four is tried with actors that a trainer reads, and with a replay."""
     settings: dict[str, Any] = field(default_factory=dict)
     metric: str = "episode_return_mean"
     """Where the return is read during the run."""
@@ -95,7 +95,7 @@ TASKS = {
     ),
     "td3": Task(env="PointAt", goal=0.6, layout="inline", settings=_CONTINUOUS),
     "mappo": Task(env="NameTogether", goal=0.7, layout="inline", settings=_ACTOR_CRITIC),
-    "vdn": Task(env="NameTogether", goal=0.7, layout="shared", settings=_TEAM_VALUES),
+    "vdn": Task(env="NameTogether", goal=0.7, layout="serial", settings=_TEAM_VALUES),
     "qmix": Task(env="NameTogether", goal=0.7, layout="remote", settings=_TEAM_VALUES),
     "bc": Task(
         env="NameIt",
