@@ -66,14 +66,14 @@ def make(
     return kind(policy, kind.Config(**{"gradient_steps": 1, **settings}), seed=3)
 
 
-def make_table(kind: type[VDN] = VDN, **settings: Any) -> Any:
-    """A learner whose networks are tables, because observations are one-hot."""
+def make_table(kind: type[VDN] = VDN, bias: float = 0.0, **settings: Any) -> Any:
+    """A learner whose networks are tables, because observations are one-hot; `bias` is added."""
     learner = make(kind, {"hidden_sizes": ()}, gamma=0.5, max_grad_norm=None, **settings)
     for network, table in ((learner._online, ONLINE), (learner._target, TARGET)):
-        weight, bias = network.head.last_layer
+        weight, added = network.head.last_layer
         with torch.no_grad():
             weight.copy_(torch.tensor(table).t())
-            bias.zero_()
+            added.fill_(bias)
     learner.target.num_steps = 1
     return learner
 
@@ -119,7 +119,7 @@ def test_rows_of_an_environment_are_a_team() -> None:
 
 
 def test_who_is_done_adds_nothing_and_the_team_goes_on() -> None:
-    learner = make_table()
+    learner = make_table(bias=1.0)
     flags = {
         "acted": [[[True, True], [True, False]], [[True, True], [False, False]]],
         "terminated": [[[False, False], [False, True]], [[False, False], [False, False]]],
@@ -130,7 +130,7 @@ def test_who_is_done_adds_nothing_and_the_team_goes_on() -> None:
     # What is in the memory of agents that are gone does not matter.
     batch.data.obs[0, 3] = batch.data.obs[1, 3] = np.nan
     # First: the second agent has acted, and is done then. Second: it was done before.
-    assert errors(learner, batch) == [[7.0 + 0.5 * 5.0 - (1.0 + 0.0)], [10.0 + 0.5 * 5.0 - 1.0]]
+    assert errors(learner, batch) == [[7.0 + 0.5 * 6.0 - (2.0 + 1.0)], [10.0 + 0.5 * 6.0 - 2.0]]
 
 
 def test_a_time_limit_bootstraps_from_all_that_it_stopped() -> None:
