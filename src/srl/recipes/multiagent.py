@@ -120,11 +120,15 @@ def _simple_spread_by_values(algorithm: str) -> Experiment:
             "learning_rate": 1e-3,
             "gamma": 0.95,
             "buffer_size": 50_000,
-            "epsilon_steps": 50_000,
-            "n_steps": 2,
+            # Few steps on many windows, and targets that move slowly: values of teams are noisy.
+            "batch_size": 256,
+            "updates_per_step": 0.1,
+            "target_steps": 1,
+            "tau": 0.01,
+            "epsilon_steps": 20_000,
         },
         network={"name": "q_network", "normalize_obs": True},
-        steps=200_000,
+        steps=100_000,
     )
 
 

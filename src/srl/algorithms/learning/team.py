@@ -48,17 +48,25 @@ class CentralInput(nn.Module):
     Of an agent that is not present, all numbers are zero (Yu et al. 2022, "death masking").
     """
 
-    def __init__(self, agent: AgentSpec, team: TeamSpec, view: TeamView, normalize: bool) -> None:
+    def __init__(
+        self,
+        agent: AgentSpec,
+        team: TeamSpec,
+        view: TeamView,
+        normalize: bool,
+        clip: float = 10.0,
+    ) -> None:
+        """`clip` bounds what is normalised, in standard deviations."""
         super().__init__()
         if view == "auto":
             view = "observations" if team.env_state is None else "state"
         self.view = view
         self.num_agents = team.num_agents
-        self.obs_norm = ObsNorm(agent.obs) if normalize else None
+        self.obs_norm = ObsNorm(agent.obs, clip) if normalize else None
         self.state_norm: ObsNorm | None = None
         if view == "state":
             self.spec: Tree = {"state": team.env_state}
-            self.state_norm = ObsNorm(self.spec) if normalize else None
+            self.state_norm = ObsNorm(self.spec, clip) if normalize else None
         else:
             self.spec = {"team": {str(number): agent.obs for number in range(team.num_agents)}}
 

@@ -14,6 +14,11 @@ from srl.algorithms.vdn.learner import VDN
 from srl.policies.nets.config import NetworkConfig
 from srl.policies.protocol import Policy
 
+CLIP = 3.0
+"""Bound of what the mixing network sees, in standard deviations, where it is normalised. Weights of
+two layers are functions of it, so that far from what was seen a mixture would grow without limit,
+and targets would follow it."""
+
 
 class QMIX(VDN):
     """VDN with a mixing network in place of the sum."""
@@ -32,8 +37,9 @@ class QMIX(VDN):
         config, network = self.config, self.policy.config
         if not isinstance(network, NetworkConfig):
             network = NetworkConfig()
+        policy = self.policy
         central = CentralInput(
-            self.policy.agent, self.policy.team, config.mixing_input, network.normalize_obs
+            policy.agent, policy.team, config.mixing_input, network.normalize_obs, CLIP
         )
         mixer = MixingNetwork(
             central,

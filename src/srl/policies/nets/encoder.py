@@ -95,11 +95,12 @@ class Encoder(nn.Module):
 class ObsNorm(nn.Module):
     """A RunningNorm for every leaf of plain numbers; images, categories and bools pass through."""
 
-    def __init__(self, obs: Tree) -> None:
+    def __init__(self, obs: Tree, clip: float = 10.0) -> None:
+        """`clip` bounds what comes out, in standard deviations."""
         super().__init__()
         shapes = self.statistics(obs)
         self.paths = list(shapes)
-        self.norms = nn.ModuleList(RunningNorm(shape) for shape in shapes.values())
+        self.norms = nn.ModuleList(RunningNorm(shape, clip) for shape in shapes.values())
 
     def statistics(self, obs: Tree) -> dict[str, tuple[int, ...]]:
         """The shape of the statistics of each leaf that is normalised, by its path."""
