@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -87,6 +88,14 @@ class Algorithm(ABC):
         weights, state = self._backup
         self.policy.load_state_dict(weights)
         self.restore(state)
+
+
+@contextmanager
+def seeded_weights(seed: int) -> Iterator[None]:
+    """Modules that are made in this block have the same first weights for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % (1 << 63))
+        yield
 
 
 def seeded(seed: int, device: str | torch.device = "cpu") -> torch.Generator:

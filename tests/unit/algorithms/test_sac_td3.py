@@ -284,3 +284,16 @@ def test_refuses_other_policies_and_settings(name: str) -> None:
         with pytest.raises(ConfigError, match=rf"algorithm.{setting}: expected"):
             config(**{setting: value})
     assert not isinstance(config(), PPOConfig)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_weights_of_critics_come_from_the_seed(name: str) -> None:
+    policy = make(name).policy
+    kind, config = find_algorithm(name), algorithm_config(name)()
+    states = []
+    for elsewhere, seed in ((1, 7), (2, 7), (1, 8)):
+        torch.manual_seed(elsewhere)
+        own = kind(copy.deepcopy(policy), config, seed=seed)
+        assert isinstance(own, ContinuousLearner)
+        states.append(dump_state(own.critics.state()))
+    assert states[0] == states[1] != states[2]

@@ -14,7 +14,7 @@ from srl.algorithms.learning.buffers import PolicyBuffers, track
 from srl.algorithms.learning.step import Metrics, take_step
 from srl.algorithms.learning.transitions import TransitionMinibatch, Transitions
 from srl.algorithms.learning.twin_critic import TwinCritic, TwinCriticLearner
-from srl.algorithms.protocol import Algorithm, seeded
+from srl.algorithms.protocol import Algorithm, seeded, seeded_weights
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.tree import Tree
 from srl.policies.bounded_actor_config import BoundedActorConfig
@@ -52,8 +52,10 @@ class ContinuousLearner(Algorithm):
         self.config = config
         use_kernels = policy.kernels != "reference"
         self.optimizer = Adam(policy.parameters(), lr=config.learning_rate, use_kernels=use_kernels)
+        with seeded_weights(seed):
+            critic = self.make_critic().to(self.device)
         self.critics = TwinCriticLearner(
-            self.make_critic().to(self.device),
+            critic,
             learning_rate=config.rate_of_critics,
             tau=config.tau,
             target_every=self.steps_per_target,

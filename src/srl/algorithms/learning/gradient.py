@@ -17,7 +17,7 @@ from srl.algorithms.learning.module_state import module_state, restore_module
 from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics, means, sum_over_ranks, take_step
 from srl.algorithms.learning.torch_optimizer import as_flat
-from srl.algorithms.protocol import Algorithm
+from srl.algorithms.protocol import Algorithm, seeded_weights
 from srl.data.tree import Tree
 from srl.policies.protocol import (
     Policy,
@@ -51,8 +51,7 @@ class GradientLearner(Algorithm):
         self.policy = policy.to(self.device)
         self._statistics: TracksStatistics = policy
         self.config = config
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed % (1 << 63))
+        with seeded_weights(seed):
             self.own_modules = nn.ModuleDict(self.make_modules()).to(self.device)
         """What `make_modules` made."""
         self.trained: nn.Module = policy

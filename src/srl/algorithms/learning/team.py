@@ -9,7 +9,7 @@ from srl.algorithms.learning.buffers import track
 from srl.algorithms.learning.sequences import Sequences, at
 from srl.algorithms.ops.team import TeamTicks, team_ticks
 from srl.algorithms.team import TeamReward, TeamView
-from srl.data.spec import AgentSpec, ArraySpec, TeamSpec
+from srl.data.spec import AgentSpec, TeamSpec
 from srl.data.tree import Tree, flatten, tree_map
 from srl.errors import ConfigError
 from srl.policies.nets.encoder import ObsNorm, flat_obs
@@ -111,15 +111,6 @@ class CentralInput(nn.Module):
             state = flatten(tree_map(lambda x: x[own], {"state": sequences.env_state}))
             some = active.view(len(active), -1, sequences.num_agents).any(-1)
             track(self.state_norm.track, state, some, update=update)
-
-
-NUMBER = "number"
-"""The path of an agent's number in its team."""
-
-
-def number_spec(team: TeamSpec) -> ArraySpec:
-    """An agent's number as a category."""
-    return ArraySpec(shape=(1,), dtype="int64", categories=(team.num_agents,))
 
 
 def require_same_ticks(policy: Policy, asked_by: str) -> None:
