@@ -101,7 +101,7 @@ def hide_and_seek_fort() -> Experiment:
     """
     return Experiment(
         name="hide_and_seek_fort",
-        env=EnvConfig(id="hide_and_seek_fort", args={"easy_starts": 0.7}),
+        env=EnvConfig(id="hide_and_seek_fort", args={"easy_starts": 0.8}),
         actor=ActorConfig(envs=128),
         algorithm=_SMALL_PPO,
         network=_SMALL,

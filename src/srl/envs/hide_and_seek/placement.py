@@ -119,13 +119,16 @@ class _Placement:
     def _on_the_way(
         self, goal: np.ndarray, index: int, centres: np.ndarray, extents: np.ndarray
     ) -> np.ndarray:
-        """A random point between a goal and where a body is, at which it touches nothing."""
+        """A random point between a goal and where a body is, at which it touches nothing.
+
+        More often it is near the goal, where there is more to learn at first.
+        """
         walls = self._layout.pieces[self._layout.pieces[:, 2] > 0]
         others = np.delete(np.arange(len(centres)), index)
         middles = np.concatenate([walls[:, :2], centres[others]])
         halves = np.concatenate([walls[:, 2:], extents[others] / 2]) + extents[index] / 2
         for _ in range(_OBJECT_TRIES):
-            point = goal + self._random.random() * (centres[index] - goal)
+            point = goal + self._random.random() ** 2 * (centres[index] - goal)
             if not (np.abs(middles - point) <= halves).all(1).any():
                 return np.asarray(point)
         return np.asarray(centres[index])
