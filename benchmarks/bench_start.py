@@ -42,11 +42,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "system"))
 
 from harness import Training, wait_for
 
+_INLINE = ("--layout", "inline")
+_SHARED = ("--layout", "shared", "--set", "actor.count=4")
+_SMALL = ("--set", "actor.envs=8", "--set", "algorithm.rollout_length=32")
+"""The first update of Pong's own settings takes longer than the start."""
 WORKLOADS = {
-    "cartpole": ("cartpole", "--layout", "inline"),
-    "cartpole shared": ("CartPole-v1", "--layout", "shared", "--set", "actor.count=4"),
-    "pong_envpool": ("pong_envpool", "--layout", "inline"),
-    "pong_envpool shared": ("pong_envpool", "--layout", "shared", "--set", "actor.count=4"),
+    "cartpole": ("cartpole", *_INLINE),
+    "cartpole shared": ("cartpole", *_SHARED),
+    "pong_envpool": ("pong_envpool", *_INLINE, *_SMALL),
+    "pong_envpool shared": ("pong_envpool", *_SHARED, *_SMALL),
 }
 LONG = (
     "--steps", "1e9", "--set", "max_restarts=1000", "--set", "restart_window_seconds=1",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-PADDING = " " * 64
+PADDING = " " * 128
 """The last argument of a process whose command line will be replaced, so that there is room."""
 _ARGUMENTS_START, _ARGUMENTS_END, _ENVIRONMENT_START, _ENVIRONMENT_END = 45, 46, 47, 48
 """Fields of /proc/self/stat behind the name of the process."""

@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-JOB_SECONDS = 60.0
-"""A template that has not forked a process for so long is killed. Then a command starts it."""
+JOB_SECONDS = 300.0
+"""A template that has not forked a process for so long is killed. Then a command starts it. An
+import from a slow file system may take minutes."""
 READY = 0
 """What a template sends once it has imported its modules, in the place of a process id."""
 PID_BYTES = 4
