@@ -14,7 +14,7 @@ from srl.files import read_part
 from srl.reporting.curves import Array
 from srl.services.metrics import MAX_LINE_BYTES, METRICS_FILE, decode_line
 
-MAX_POINTS = 2000
+MAX_POINTS = 1000
 """Of a longer history every second line is left out, again and again."""
 MAX_METRICS = 5000
 """Metrics beyond these are not read: the file may be another user's."""
@@ -45,7 +45,13 @@ class History:
         self.columns: dict[str, array[float]] = {}
         self.evaluations: list[tuple[int, Line]] = []
         """Environment steps of each new evaluation, and its metrics."""
-        self._versions: Line = {}
+        self._versions: list[float | None] = []
+        self._keys: list[str] = []
+        """The keys of the last line. Most lines have the same, in the same order."""
+        self._targets: list[array[float] | None] = []
+        self._absent: list[array[float]] = []
+        """Columns that the last line has no value for."""
+        self._version_keys: list[str] = []
 
     def __len__(self) -> int:
         return len(self.columns.get("env_steps", ()))
@@ -95,25 +101,32 @@ class History:
         while self.evaluations and self.evaluations[-1][0] > line["env_steps"]:  # type: ignore[operator]
             self.evaluations.pop()
         count = len(steps)
-        for key, value in line.items():
-            if key not in self.columns:
-                if key.startswith(_LEFT_OUT) or len(self.columns) >= MAX_METRICS:
-                    continue
-                self.columns[key] = array("d", [math.nan]) * count
-            self.columns[key].append(math.nan if value is None else value)
-        for column in self.columns.values():
-            if len(column) == count:
-                column.append(math.nan)
-        self._note_evaluation(line)
+        if list(line) != self._keys:
+            self._learn_keys(line, count)
+        for target, value in zip(self._targets, line.values(), strict=True):
+            if target is not None:
+                target.append(math.nan if value is None else value)
+        for column in self._absent:
+            column.append(math.nan)
+        versions = [line[key] for key in self._version_keys]
+        if versions and versions != self._versions:
+            self._versions = versions
+            found = {key: value for key, value in line.items() if "eval_" in key}
+            self.evaluations.append((int(line["env_steps"] or 0), found))
         if count + 1 > 2 * MAX_POINTS:
             self._thin_out()
 
-    def _note_evaluation(self, line: Line) -> None:
-        versions = {k: v for k, v in line.items() if k.endswith("eval_policy_version")}
-        if versions and versions != self._versions:
-            self._versions = versions
-            found = {k: v for k, v in line.items() if "eval_" in k}
-            self.evaluations.append((int(line["env_steps"] or 0), found))
+    def _learn_keys(self, line: Line, count: int) -> None:
+        """Finds the column of each value of this line and of those with the same keys."""
+        self._keys = list(line)
+        for key in self._keys:
+            if key in self.columns or key.startswith(_LEFT_OUT):
+                continue
+            if len(self.columns) < MAX_METRICS:
+                self.columns[key] = array("d", [math.nan]) * count
+        self._targets = [self.columns.get(key) for key in self._keys]
+        self._absent = [column for key, column in self.columns.items() if key not in line]
+        self._version_keys = [key for key in self._keys if key.endswith("eval_policy_version")]
 
     def _thin_out(self) -> None:
         self._stride *= 2

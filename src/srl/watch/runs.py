@@ -39,6 +39,8 @@ SILENT_SECONDS = 15.0
 _DEPTH = 4
 _MAX_FOLDERS = 20_000
 _RESCAN_SECONDS = 3.0
+_SCAN_SHARE = 200
+"""A folder with very many others is looked through less often: for 1/_SCAN_SHARE of the time."""
 _SEED_LINE = re.compile(r"^seed:\s*(\d+)", re.M)
 
 
@@ -171,7 +173,7 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._runs: dict[str, WatchedRun] = {}
-        self._scanned = float("-inf")
+        self._next_scan = float("-inf")
 
     @property
     def is_one(self) -> bool:
@@ -181,13 +183,14 @@ class Runs:
     def all(self) -> dict[str, WatchedRun]:
         """Every run by name, looked for again every few seconds."""
         now = time.monotonic()
-        if now - self._scanned >= _RESCAN_SECONDS:
+        if now >= self._next_scan:
             found = _find_runs(self.root)
             self._runs = {
                 name: self._runs.get(name) or WatchedRun(name, path)
                 for name, path in sorted(found.items())
             }
-            self._scanned = now
+            took = time.monotonic() - now
+            self._next_scan = now + max(_RESCAN_SECONDS, _SCAN_SHARE * took)
         return self._runs
 
     def get(self, name: str) -> WatchedRun:
