@@ -27,7 +27,6 @@ COMMON = {
     "actor.count": 2,
     "checkpoint.every_seconds": 1,
     "logging.interval_seconds": 0.1,
-    "logging.tensorboard": False,
     "max_restarts": 100,
 }
 
@@ -284,7 +283,7 @@ def record(task: Task, folder: Path, episodes: int = 40) -> Path:
 
 def train_expert(task: Task, folder: Path) -> Path:
     """The folder of a run that has learned a task."""
-    settings = {**TASKS["a2c"].settings, "actor.envs": 8, "logging.tensorboard": False}
+    settings = {**TASKS["a2c"].settings, "actor.envs": 8}
     run = srl.train(
         f"{ENVS}:{task.env}",
         algorithm="a2c",
