@@ -27,7 +27,7 @@ from srl.reporting.seed_statistics import (
     probability_of_improvement,
 )
 from srl.services.metrics import read_metrics
-from srl.services.until import ALIASES
+from srl.services.until import metric_key
 
 GRID_POINTS = 100
 _DEFAULT_METRICS = ("eval_return", "return")
@@ -247,7 +247,7 @@ def _key(name: str, experiment: Experiment) -> str:
     """A metric's key in metrics.jsonl, from its name as for `until`."""
     metric, _, whose = name.partition("/")
     names = metric_names(experiment.policies, None)
-    return names.find(ALIASES.get(metric, metric), whose, metric)
+    return metric_key(metric, whose, names, "--metric")
 
 
 def _series(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[Array, Array]:

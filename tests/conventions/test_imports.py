@@ -26,7 +26,7 @@ LAYERS = (
     ("experiment",),
     ("recipes", "overrides", "launch"),
     ("arguments", "acting", "evaluation", "run", "comparison"),
-    ("bench", "watch"),
+    ("bench", "sweep", "watch"),
     ("cli",),
 )
 """From the bottom up. A module may import its own part and those of lower layers."""

@@ -20,6 +20,7 @@ from srl.cli import (
     play,
     show,
     status,
+    sweep,
     train,
     tune,
     watch,
@@ -59,7 +60,20 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for family in (train, play, show, plan, status, watch, ask, worker, bench, tune, compare):
+    for family in (
+        train,
+        play,
+        show,
+        plan,
+        status,
+        watch,
+        ask,
+        worker,
+        bench,
+        tune,
+        compare,
+        sweep,
+    ):
         family.add_verbs(verbs)
     return parser
 

@@ -114,14 +114,20 @@ def _condition(part: str, text: str, names: MetricNames) -> Condition:
         threshold = float("nan")
     if threshold != threshold:
         raise ConfigError(f"--until: expected a number after {name}{op}, got {number!r}.")
+    key = metric_key(name, whose or "", names, "--until")
+    return Condition(key, op, threshold, f"{name}/{whose}" if whose else name)
+
+
+def metric_key(name: str, whose: str, names: MetricNames, option: str) -> str:
+    """The key in a snapshot of a metric that a user names in an option, like `return`, of one
+    policy if `whose` is not empty."""
     metric = ALIASES.get(name, name)
     if metric not in _PLAIN and not metric.startswith(_OPEN):
         raise ConfigError(
-            f"--until: unknown metric {name!r}: {nearest(name, {*ALIASES, *_PLAIN})} "
+            f"{option}: unknown metric {name!r}: {nearest(name, {*ALIASES, *_PLAIN})} "
             "(METRIC/POLICY is that of one policy)"
         )
     try:
-        key = names.find(metric, whose or "", name)
+        return names.find(metric, whose, name)
     except ConfigError as error:
-        raise ConfigError(f"--until: {error}") from None
-    return Condition(key, op, threshold, f"{name}/{whose}" if whose else name)
+        raise ConfigError(f"{option}: {error}") from None
