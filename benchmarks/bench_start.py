@@ -70,11 +70,16 @@ def cores_used() -> float:
 def start(arguments: tuple[str, ...], folder: Path, found: Found) -> None:
     """A run until its first update."""
     before = cores_used()
-    run = Training(folder / "short", ("train", *arguments, "--run-dir", str(folder / "short"),
-                                      "--quiet", "--steps", "1"))  # fmt: skip
-    if run.wait() != 0:
-        sys.exit(run.printed)
-    summary = json.loads((folder / "short" / "summary.json").read_text())
+    run_dir = folder / "short"
+    run = Training(
+        run_dir, ("train", *arguments, "--run-dir", str(run_dir), "--quiet", "--steps", "1")
+    )
+    try:
+        if run.wait() != 0:
+            sys.exit(run.printed)
+    finally:
+        run.kill()
+    summary = json.loads((run_dir / "summary.json").read_text())
     found["start: seconds to the first update"].append(summary["seconds_to_first_update"])
     found["start: seconds of cores"].append(cores_used() - before)
 
