@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from made_runs import make_run, worker, write_status
 
+from srl.cli import main
 from srl.errors import ConfigError
 from srl.launch.run import requests
 from srl.launch.run.requests import REQUEST_FILE, RunAnswer, RunRequest
@@ -402,3 +403,18 @@ def test_a_port_that_is_taken_is_named_and_the_usual_one_is_not_insisted_on() ->
     first.close()
     assert not is_loopback("0.0.0.0")
     assert is_loopback(socket.gethostbyname("localhost"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no such folder"], "expected a run or a folder of runs, got 'no such folder'"),
+        ([".", "--port", "70000"], "--port: expected 0 to 65535, got 70000"),
+        ([".", "--host", "no such host"], "--host: expected an address of this machine"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_at_once(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", *arguments]) == 2
+    assert said in capsys.readouterr().err
