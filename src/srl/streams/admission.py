@@ -75,11 +75,8 @@ class Admission:
         """Claims a slot for a writer that has weights of `newest_version`; returns the slot, or why
         there is none."""
         queue = self.queue
-        index = queue.find_granted(writer) if queue.granted[0] else queue.claim(writer)
-        if index is None:
-            return "slots"
-        queue.status[index] = WRITING
-        return index
+        index = queue.claim_granted(writer) if queue.granted[0] else queue.claim(writer)
+        return "slots" if index is None else index
 
     def commit(self, index: int, info: FragmentInfo) -> list[str]:
         """Hands a written slot to the readers; returns the processes to wake."""
@@ -174,11 +171,12 @@ class PolicyAge(Admission):
         """Claims a slot, unless the weights are too old for its ticket."""
         queue = self.queue
         if queue.granted[0]:
-            index = queue.find_granted(writer)
+            found = queue.find_granted(writer)
             # Without a slot: the owner's next ticket, as this host last heard of it.
-            ticket = int(queue.next_ticket[0] if index is None else queue.ticket[index])
+            ticket = int(queue.next_ticket[0] if found is None else queue.ticket[found])
             if newest_version < self.oldest_version(ticket):
                 return "policy_age"
+            index = queue.claim_granted(writer)
         else:
             ticket, num_returned = self._next_ticket()
             if newest_version < self.oldest_version(ticket):
@@ -188,7 +186,6 @@ class PolicyAge(Admission):
                 self.num_returned[0] = num_returned
         if index is None:
             return "slots"
-        queue.status[index] = WRITING
         self.since[index] = time.monotonic_ns()
         return index
 
@@ -200,15 +197,16 @@ class PolicyAge(Admission):
         """
         queue = self.queue
         in_use = queue.ticket[queue.status != FREE]
-        for count in range(int(self.num_returned[0]), 0, -1):
+        for count in range(self.num_returned.item(0), 0, -1):
             if self.returned[count - 1] not in in_use:
                 return int(self.returned[count - 1]), count - 1
-        return max(int(queue.next_ticket[0]), int(in_use.max(initial=-1)) + 1), 0
+        return max(queue.next_ticket.item(0), int(in_use.max(initial=-1)) + 1), 0
 
     def oldest_version(self, ticket: int) -> int:
         """The oldest policy version that a step of the fragment with this ticket may have."""
-        batch = (ticket - int(self.first_ticket[0])) // self.spec.fragments_per_batch
-        return max(0, int(self.base_version[0]) + batch - self._max_age)
+        batch = (ticket - self.first_ticket.item(0)) // self.spec.fragments_per_batch
+        oldest: int = self.base_version.item(0) + batch - self._max_age
+        return max(0, oldest)
 
     def commit(self, index: int, info: FragmentInfo) -> list[str]:
         """Hands a written slot to the readers, or drops a fragment that is too late."""
@@ -295,10 +293,12 @@ class PolicyAge(Admission):
         return index, wake
 
     def _next_in_order(self, ready: list[int], reader: int) -> tuple[int, Sequence[str]]:
-        queue, wanted = self.queue, int(self.next_taken[reader])
+        queue, wanted = self.queue, self.next_taken.item(reader)
+        if ready and queue.ticket.item(ready[0]) == wanted:
+            return ready[0], ()
         # Once all writers have left, no fragment with an older ticket can come.
         at_end = bool((queue.open_writers == 2).all())
-        if ready and (at_end or queue.ticket[ready[0]] == wanted):
+        if ready and at_end:
             return ready[0], ()
         behind = [index for index in ready if queue.ticket[index] < wanted]
         for index in behind:

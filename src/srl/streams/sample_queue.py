@@ -141,14 +141,15 @@ class SampleQueue:
             self.waiting_writers[writer] = 1
             return None
         index = int(free[0])
-        ticket = int(self.next_ticket[0]) if ticket is None else ticket
+        next_ticket = self.next_ticket.item(0)
+        ticket = next_ticket if ticket is None else ticket
         self.ticket[index] = ticket
         self.writer[index] = writer
         # A process that died at the very end of a commit may have left this number.
         self.committing[writer] = 0
         # From here on the slot shows that the ticket is in use, even if this process dies.
         self.status[index] = WRITING
-        self.next_ticket[0] = max(int(self.next_ticket[0]), ticket + 1)
+        self.next_ticket[0] = max(next_ticket, ticket + 1)
         return index
 
     def find_granted(self, writer: int) -> int | None:
@@ -159,6 +160,13 @@ class SampleQueue:
             self.waiting_writers[writer] = 1
             return None
         return int(granted[np.argmin(self.ticket[granted])])
+
+    def claim_granted(self, writer: int) -> int | None:
+        """Claims the oldest slot that the owner granted to a writer."""
+        index = self.find_granted(writer)
+        if index is not None:
+            self.status[index] = WRITING
+        return index
 
     def count(self, index: int, info: FragmentInfo) -> None:
         """The first half of a commit: counts the fragment. One in a granted slot is counted by the
