@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from srl.errors import RunError
+from srl.launch.plan.facts import num_envs
 from srl.launch.plan.memory import size_text
 from srl.services.worker_stats import StatsTable, WorkerStats
 from srl.streams.sample_accounting import StreamAccount
@@ -153,7 +154,7 @@ def no_update_text(plan: Plan, stats_table: StatsTable, seconds: float) -> str:
             "(--seconds), or smaller batches."
         )
     return (
-        f"no update was made in {seconds:.0f} s. The first one needs {actor['envs'] * ticks:,} "
+        f"no update was made in {seconds:.0f} s. The first one needs {num_envs(plan) * ticks:,} "
         f"environment steps ({batches[0]}), actors have made {made:,} and trainers have "
         f"learned from {trained:,} minibatches. Give it more time "
         f"(--seconds), or smaller batches: actor.envs is {actor['envs']}, "
