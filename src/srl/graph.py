@@ -78,6 +78,22 @@ class FragmentShape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Guide:
+    """Another policy that acts in a share of the episodes, drawn for each row as one begins."""
+
+    policy: str
+    """The policy that then acts, greedily. It has no memory."""
+    share: float = 1.0
+    """Its share of the episodes at the start, from which it falls to 0."""
+    versions: int = 1
+    """Versions of the guided policy until then."""
+
+    def share_at(self, version: int) -> float:
+        """Its share of the episodes that begin with this version."""
+        return self.share * max(0.0, 1.0 - max(0, version) / self.versions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StreamNode:
     """A sample stream with the fragments of one policy."""
 
@@ -177,6 +193,22 @@ class Graph:
             policy=policy, shape=table, split="readers", fragments_per_batch=1, bounds_age=False
         )
         return Graph(workers=workers, streams={**self.streams, stream: node})
+
+    def guide(self, policy: str, guide: Guide) -> Graph:
+        """Lets another policy act in a share of a policy's episodes: actors ask both, and those who
+        answer the one also answer the other."""
+        workers = {}
+        for name, group in self.workers.items():
+            changes: dict[str, Any] = {}
+            if policy in group.requests and policy in group.writes:
+                changes["requests"] = (*group.requests, guide.policy)
+                guides = {**group.settings.get("guides", {}), policy: dataclasses.asdict(guide)}
+                changes["settings"] = {**group.settings, "guides": guides}
+            if policy in group.serves:
+                changes["serves"] = (*group.serves, guide.policy)
+                changes["follows"] = (*group.follows, guide.policy)
+            workers[name] = dataclasses.replace(group, **changes)
+        return Graph(workers=workers, streams=self.streams)
 
     def loaded(self) -> dict[str, tuple[str, str]]:
         """Policies of other runs by their name here: where each comes from, and the policy whose

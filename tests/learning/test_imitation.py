@@ -36,16 +36,17 @@ def test_cloning_a_part_of_one_episode_does_not(
     assert run.evaluate(20).mean < 300
 
 
-@pytest.mark.parametrize("layout", ["serial", "shared"])
+@pytest.mark.parametrize(("layout", "beta_steps"), [("serial", 0), ("shared", 2000)])
 def test_dagger_reaches_the_expert_without_a_recorded_step(
-    train: Callable[..., srl.Run], tmp_path: Path, layout: str
+    train: Callable[..., srl.Run], tmp_path: Path, layout: str, beta_steps: int
 ) -> None:
+    """Without a step that the expert played, only what it says of the learner's can be learned."""
     expert = rule_run(tmp_path / "expert")
     run = train(
         "CartPole-v1",
         algorithm="dagger",
         layout=layout,
         steps=8_000,
-        set={"algorithm.expert": str(expert)},
+        set={"algorithm.expert": str(expert), "algorithm.beta_steps": beta_steps},
     )
     assert run.evaluate(20).mean >= 475

@@ -27,6 +27,7 @@ COMMON = {
     "actor.count": 2,
     "checkpoint.every_seconds": 1,
     "logging.interval_seconds": 0.1,
+    "logging.sinks": [],
     "max_restarts": 100,
 }
 

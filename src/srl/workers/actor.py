@@ -24,11 +24,14 @@ from srl.data.records import EnvStep
 from srl.data.tree import Tree
 from srl.envs.protocol import BackgroundGroup, EnvConfig, EnvGroup
 from srl.errors import ConfigError, EnvError
+from srl.graph import Guide
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
+from srl.settings import convert
 from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink
 from srl.workers.agent_batch import AgentBatch, EndedEpisodes
+from srl.workers.guided_batch import GuidedAgentBatch, GuideEnd
 from srl.workers.wiring import Context, Plan
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
@@ -175,10 +178,15 @@ class ActorWorker(Worker):
         self._clients: dict[str, InferenceClient] = {}
         for batch in groups[0].batches:
             self._clients[batch.policy] = batch.client
-        self._batch_of = {
-            (batch.policy, batch.index): batch for group in groups for batch in group.batches
-        }
-        self._batches = list(self._batch_of.values())
+        self._batches = [batch for group in groups for batch in group.batches]
+        self._batch_of: dict[tuple[str, int], AgentBatch | GuideEnd] = {}
+        """Who takes the replies of an inference stream: by its policy, and the group's index."""
+        for batch in self._batches:
+            self._batch_of[batch.policy, batch.index] = batch
+            if isinstance(batch, GuidedAgentBatch):
+                guide = batch.guide
+                self._clients[guide.policy] = guide.client
+                self._batch_of[guide.policy, batch.index] = guide
         self._waits = {name: Wait(name) for name in ("inference", "slots", "policy_age")}
 
     @classmethod
@@ -200,7 +208,10 @@ class ActorWorker(Worker):
         for index in range(plan.num_groups):
             number = context.worker.index * plan.num_groups + index
             batches = [
-                AgentBatch(
+                _agent_batch(
+                    context,
+                    clients,
+                    number,
                     index=index,
                     policy=policy,
                     agent=plan.policies[policy].agent,
@@ -343,6 +354,20 @@ class ActorWorker(Worker):
             client.close()
         for group in self.groups:
             group.envs.close()
+
+
+def _agent_batch(
+    context: Context, clients: dict[str, InferenceClient], number: int, **given: Any
+) -> AgentBatch:
+    """An agent batch of the group with this number, counted over actors; a guided one where the
+    settings say so."""
+    guide = context.worker.settings.get("guides", {}).get(given["policy"])
+    if guide is None:
+        return AgentBatch(**given)
+    config = convert(guide, Guide, "guides")
+    entropy = np.random.SeedSequence([context.seed, number, context.incarnation])
+    seed = int(entropy.generate_state(1)[0])
+    return GuidedAgentBatch(guide=clients[config.policy], config=config, seed=seed, **given)
 
 
 def _exploration(plan: Plan, policy: str, number: int, num_agents: int) -> np.ndarray:

@@ -44,7 +44,11 @@ def test_the_expert_is_planned_beside_the_policies_and_plays_nothing(tmp_path: P
     (replay,) = (w for w in plan.workers if w.group == "replay")
     assert replay.reads == ("default/expert",)
     readers = plan.policies["expert"].parameters.readers
-    assert readers == (worker.process,)
+    assert readers == (worker.process, "policy-0"), "who labels, and who acts in its place"
+    assert plan.inference["expert"].clients == ("actor/0",)
+    alone = dagger(run, **{"layout": "shared", "algorithm.beta_steps": 0})
+    alone_plan, _ = make_plan(alone, probe(alone.env), "cpu")
+    assert set(alone_plan.inference) == {"default"}
 
 
 def test_an_expert_of_another_environment_is_refused(tmp_path: Path) -> None:

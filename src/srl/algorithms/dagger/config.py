@@ -11,7 +11,7 @@ from srl.algorithms.off_policy import OffPolicyConfig
 from srl.algorithms.suggestion import Suggestion, has_images
 from srl.data.spec import EnvSpec
 from srl.errors import ConfigError
-from srl.graph import FragmentShape, Graph, WorkerGroup
+from srl.graph import FragmentShape, Graph, Guide, WorkerGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,11 @@ class DAggerConfig(ImitationConfig, OffPolicyConfig):
     policy without memory, with the same observations and actions."""
     expert_workers: int = 1
     """Workers that ask the expert."""
+    beta: float = 1.0
+    """Share of the episodes in which the expert acts at the start. It falls to 0, and then the
+    learner acts in all."""
+    beta_steps: int = 2000
+    """Environment steps until then; 0: the learner acts from the start."""
     updates_per_step: float = 1 / 16
     """Gradient steps for each environment step. With 256 samples of a gradient step each
     observation is learned from 16 times."""
@@ -33,6 +38,8 @@ class DAggerConfig(ImitationConfig, OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._expect_share("beta")
+        self._expect("beta_steps", self.beta_steps >= 0, "at least 0")
         enough = self.expert_workers >= self.replay_workers
         self._expect("expert_workers", enough, f"at least replay_workers ({self.replay_workers})")
 
@@ -66,4 +73,9 @@ class DAggerConfig(ImitationConfig, OffPolicyConfig):
             follows=(name,),
             loads={name: self.expert},
         )
-        return graph.insert(name, group, into=policy)
+        graph = graph.insert(name, group, into=policy)
+        if not (self.beta and self.beta_steps):
+            return graph
+        learned_from = max(0, self.beta_steps - self.learning_starts)
+        versions = max(1, round(learned_from * self.updates_per_step / self.gradient_steps))
+        return graph.guide(policy, Guide(policy=name, share=self.beta, versions=versions))

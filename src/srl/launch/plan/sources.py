@@ -48,7 +48,8 @@ def plan_loaded(graph: Graph, policies: dict[str, PolicyPlan]) -> dict[str, Poli
                 "here. Rename yours."
             )
         plan = plan_source(source, name, policies[asked_for].agent, trust=False)
-        found[name] = msgspec.structs.replace(plan, name=name, mode="frozen")
+        asker = policies[asked_for].agents
+        found[name] = msgspec.structs.replace(plan, name=name, mode="frozen", agents=asker)
     return found
 
 
