@@ -206,6 +206,52 @@ def test_rewards_are_of_teams_and_the_penalty_overrides_them() -> None:
     assert outside.game.reward[0].tolist() == [-1, -10, 1]
 
 
+def test_preparation_has_no_penalty_either() -> None:
+    rules = config(boxes=0, preparation=0.5)
+    outside = Scripted(rules, start(rules, [(3, 3), (5.95, 5)]))
+    outside.play(steps=40)
+    assert outside.game.reward[0].tolist() == [0, 0]
+    outside.play()
+    assert outside.game.reward[0, 1] == -10
+
+
+def test_original_observations_have_corners_and_the_raw_angle() -> None:
+    seen = {}
+    for original in (False, True):
+        rules = config(original_observation=original)
+        play = Scripted(rules, start(rules, [(2, 3), (5, 5)], [(4, 4)]))
+        play.turn(0, 7.0)
+        seen[original] = {k: v[0, 0] for k, v in play.game.observation.arrays.items()}
+    assert seen[False]["self"][:5] == pytest.approx([2, 3, 0.15, np.cos(7), np.sin(7)])
+    assert seen[True]["self"][:4] == pytest.approx([1.85, 2.85, 0.0, 7.0], abs=1e-6)
+    assert seen[False]["boxes"][0, :3] == pytest.approx([4, 4, 0.25])
+    assert seen[True]["boxes"][0, :3] == pytest.approx([3.75, 3.75, 0.0], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanting", "refusing", "locked"),
+    [
+        ("any", ["seeker"], ["hider"], True),
+        ("any", [], ["seeker"], False),
+        ("all", ["hider"], ["seeker"], False),
+        ("all", ["hider", "seeker"], [], True),
+        ("own", [], ["seeker"], True),
+        ("own", [], ["hider"], False),
+    ],
+)
+def test_other_lock_rules(rule: str, wanting: list[str], refusing: list[str], locked: bool) -> None:
+    """A box that the hider has locked, or nobody (agent 0) where somebody wants to."""
+    rules = config(lock_rule=rule)
+    play = Scripted(rules, start(rules, [(2, 3), (2.9, 3)], [(2.45, 3)]))
+    hands, names = play.game.interaction, ("hider", "seeker")
+    hands._switch(0, 0, not wanting)
+    lock = np.array([[name in wanting for name in names]])
+    near = np.array([[[name in wanting + refusing] for name in names]])
+    random = [np.random.default_rng(0)]
+    hands.apply(np.zeros((1, 2), bool), lock, near, np.ones(1, bool), random)
+    assert bool(hands.locked[0, 0]) == locked
+
+
 def test_object_outside_punishes_everyone() -> None:
     rules = config()
     play = Scripted(rules, start(rules, [(3, 3), (1, 5)], [(6.5, 3)]))
