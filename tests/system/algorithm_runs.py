@@ -70,7 +70,13 @@ _CONTINUOUS = {
     "algorithm.updates_per_step": 0.5,
     "algorithm.critic_hidden_sizes": [32, 32],
 }
-_TEAM_VALUES = {**_REPLAY, "algorithm.target_steps": 50, "algorithm.epsilon_steps": 500}
+_TEAM_VALUES = {
+    **_REPLAY,
+    "algorithm.updates_per_step": 0.25,
+    "algorithm.target_steps": 50,
+    "algorithm.tau": 1.0,
+    "algorithm.epsilon_steps": 500,
+}
 TASKS = {
     "ppo": Task(env="NameIt", goal=0.7, layout="inline", settings=_ACTOR_CRITIC),
     "appo": Task(env="NameIt", goal=0.7, layout="remote", settings=_ACTOR_CRITIC),

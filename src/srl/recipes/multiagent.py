@@ -65,12 +65,12 @@ def simple_spread_mappo() -> Experiment:
 
 def simple_spread_vdn() -> Experiment:
     """The same three agents by VDN: what the team earns is learned as a sum."""
-    return _simple_spread_by_values("vdn")
+    return _simple_spread_by_values("vdn", 1e-3)
 
 
 def simple_spread_qmix() -> Experiment:
     """The same three agents by QMIX: how values are mixed depends on the global state."""
-    return _simple_spread_by_values("qmix")
+    return _simple_spread_by_values("qmix", 5e-4)
 
 
 def two_step_vdn() -> Experiment:
@@ -110,14 +110,14 @@ def tictactoe_random() -> Experiment:
     )
 
 
-def _simple_spread_by_values(algorithm: str) -> Experiment:
+def _simple_spread_by_values(algorithm: str, learning_rate: float) -> Experiment:
     return dataclasses.replace(
         simple_spread(),
         name=f"simple_spread_{algorithm}",
         actor=ActorConfig(envs=8),
         algorithm={
             "name": algorithm,
-            "learning_rate": 1e-3,
+            "learning_rate": learning_rate,
             "gamma": 0.95,
             "buffer_size": 50_000,
             # Few steps on many windows, and targets that move slowly: values of teams are noisy.
@@ -128,7 +128,7 @@ def _simple_spread_by_values(algorithm: str) -> Experiment:
             "epsilon_steps": 20_000,
         },
         network={"name": "q_network", "normalize_obs": True},
-        steps=100_000,
+        steps=60_000,
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from srl.algorithms.dqn.config import DQNConfig
+from srl.algorithms.suggestion import Suggestion
 from srl.algorithms.team import TeamReward
+from srl.data.spec import EnvSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +26,11 @@ class VDNConfig(DQNConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._expect_one_of("team_reward", TeamReward)
+
+    @classmethod
+    def suggest(cls, spec: EnvSpec) -> Suggestion:
+        """Few gradient steps on many windows, and targets that move slowly: values of teams are
+        noisy, and a mixture exaggerates their errors."""
+        found = super().suggest(spec)
+        slow = {"batch_size": 256, "updates_per_step": 0.1, "target_steps": 1, "tau": 0.01}
+        return dataclasses.replace(found, algorithm={**slow, **found.algorithm})
