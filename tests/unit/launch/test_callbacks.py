@@ -112,6 +112,23 @@ def test_a_callback_that_raises_ends_the_run_with_its_traceback(tmp_path: Path) 
     assert train(tmp_path / "run").summary.status == "finished"
 
 
+@pytest.mark.slow
+def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nosuchstore://x")
+    run = srl.train(
+        "CartPole-v1",
+        layout="serial",
+        steps=640,
+        run_dir=tmp_path / "run",
+        set={**SHORT, "logging.sinks": ["mlflow"]},
+    )
+    assert run.summary.status == "finished"
+    for text in (capsys.readouterr().out, (run.path / "logs" / "controller.log").read_text()):
+        assert text.count("sink mlflow: failed") == 1
+
+
 def test_a_callback_that_raises_at_the_end_fails_the_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="FailsAtTheEnd: on_end raised ValueError: nothing to say"):
         train(tmp_path / "run", FailsAtTheEnd())
