@@ -77,7 +77,8 @@ class _Reaper:
         """By ended child: when to end its orphans, and the session and mark that identify them."""
         self._count = 0
         # The descriptors of waiting jobs are held here.
-        self._max_jobs = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_jobs = sys.maxsize if limit == resource.RLIM_INFINITY else limit // 4
 
     def run(self) -> None:
         """Obeys the orders of the parent until it orders the end or is gone."""
