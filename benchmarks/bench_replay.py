@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from results import write_result
 
-from srl.algorithms.off_policy import ReplayConfig
+from srl.algorithms.off_policy_config import ReplayConfig
 from srl.arena.arena import HeapArena
 from srl.arena.shm import RunFolder, ShmArena, WakePipe
 from srl.data.batching import BatchBuilder

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from srl.algorithms.dqn.config import DQNConfig as DQNConfig
     from srl.algorithms.impala.config import IMPALAConfig as IMPALAConfig
     from srl.algorithms.mappo.config import MAPPOConfig as MAPPOConfig
-    from srl.algorithms.off_policy import OffPolicyConfig as OffPolicyConfig
+    from srl.algorithms.off_policy_config import OffPolicyConfig as OffPolicyConfig
     from srl.algorithms.ppo.config import PPOConfig as PPOConfig
     from srl.algorithms.qmix.config import QMIXConfig as QMIXConfig
     from srl.algorithms.sac.config import SACConfig as SACConfig
@@ -69,7 +69,7 @@ _EXPORTS = {
     "srl.algorithms.dagger.config": ("DAggerConfig",),
     "srl.algorithms.dqn.config": ("DQNConfig",),
     "srl.algorithms.mappo.config": ("MAPPOConfig",),
-    "srl.algorithms.off_policy": ("OffPolicyConfig",),
+    "srl.algorithms.off_policy_config": ("OffPolicyConfig",),
     "srl.algorithms.ppo.config": ("PPOConfig",),
     "srl.algorithms.qmix.config": ("QMIXConfig",),
     "srl.algorithms.sac.config": ("SACConfig",),

@@ -20,7 +20,7 @@ import zmq
 
 from srl.arena.arena import HeapArena
 from srl.errors import RunError
-from srl.launch.cluster import agent as agent_module
+from srl.launch.cluster import host_agent as agent_module
 from srl.launch.cluster import protocol
 from srl.launch.cluster.membership import Membership
 from srl.launch.cluster.protocol import (

@@ -9,15 +9,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from srl.launch.plan.facts import envs_text, num_envs, num_parameters
-from srl.launch.plan.flows import (
-    Flow,
-    column_of,
-    find_boxes,
-    find_flows,
-    find_frames,
-    inner_flows,
-)
-from srl.launch.plan.layout import (
+from srl.launch.plan.flow_boxes import (
     BOX_WIDTH,
     FRAME,
     FRAME_TOP,
@@ -26,6 +18,14 @@ from srl.launch.plan.layout import (
     FlowBox,
     by_frame,
     lay_out,
+)
+from srl.launch.plan.flows import (
+    Flow,
+    column_of,
+    find_boxes,
+    find_flows,
+    find_frames,
+    inner_flows,
 )
 from srl.launch.plan.memory import shared_bytes, size_text
 from srl.workers.wiring import Plan, WorkerPlan

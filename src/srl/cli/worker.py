@@ -60,7 +60,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from srl.launch.cluster.agent import run_agent
+    from srl.launch.cluster.host_agent import run_agent
 
     return run_agent(
         args.join,

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from srl.launch.plan.flow_boxes import BOX_WIDTH, FRAME, FRAME_TOP, FlowBox, by_frame, lay_out
 from srl.launch.plan.flows import Flow
-from srl.launch.plan.layout import BOX_WIDTH, FRAME, FRAME_TOP, FlowBox, by_frame, lay_out
 from srl.launch.run.status import BoxStatus, FlowStatus, HostStatus, RunStatus, WorkerStatus
 
 _TOP, _HEAD, _ROW, _INNER, _BOTTOM = 16, 34, 66, 42, 8

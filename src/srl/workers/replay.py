@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from srl.algorithms.off_policy import ReplayConfig
+from srl.algorithms.off_policy_config import ReplayConfig
 from srl.data.replay import Replay, key_base
 from srl.data.replay_columns import replay_bytes, replay_capacity
 from srl.data.samplers import sampler_maker

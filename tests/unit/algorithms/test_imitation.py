@@ -11,7 +11,7 @@ import torch
 from test_ranks import together
 
 from srl.algorithms.bc.config import BCConfig
-from srl.algorithms.imitation import ImitationConfig
+from srl.algorithms.imitation_config import ImitationConfig
 from srl.algorithms.learning.imitation import ImitationLearner
 from srl.data.records import NO_VERSION, SampleBatch
 from srl.data.spec import (

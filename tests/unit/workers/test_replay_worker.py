@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import srl
-from srl.algorithms.off_policy import FEEDBACK, PRIORITIZED, ReplayConfig
+from srl.algorithms.off_policy_config import FEEDBACK, PRIORITIZED, ReplayConfig
 from srl.arena.arena import HeapArena
 from srl.data.codec import dump_state, parse_state
 from srl.data.spec import AgentSpec, ArraySpec, Discrete

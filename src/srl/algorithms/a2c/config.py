@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from srl.algorithms.policy_gradient import OnePassConfig
+from srl.algorithms.policy_gradient_config import OnePassConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from srl.algorithms.config import Sampling
-from srl.algorithms.imitation import ImitationConfig
+from srl.algorithms.imitation_config import ImitationConfig
 from srl.graph import Graph, WorkerGroup
 
 

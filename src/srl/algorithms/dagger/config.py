@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from srl.algorithms.config import Sampling
-from srl.algorithms.imitation import ImitationConfig
-from srl.algorithms.off_policy import OffPolicyConfig
+from srl.algorithms.imitation_config import ImitationConfig
+from srl.algorithms.off_policy_config import OffPolicyConfig
 from srl.algorithms.suggestion import Suggestion, has_images
 from srl.data.spec import EnvSpec
 from srl.errors import ConfigError

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from srl.algorithms.config import RewardClip, Sampling
-from srl.algorithms.gradient import GradientConfig
-from srl.algorithms.off_policy import OffPolicyConfig
+from srl.algorithms.gradient_config import GradientConfig
+from srl.algorithms.off_policy_config import OffPolicyConfig
 from srl.algorithms.suggestion import Suggestion, has_images
 from srl.data.spec import EnvSpec
 from srl.graph import FragmentShape

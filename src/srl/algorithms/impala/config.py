@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from srl.algorithms.config import Sampling
-from srl.algorithms.policy_gradient import OnePassConfig
+from srl.algorithms.policy_gradient_config import OnePassConfig
 
 
 @dataclass(frozen=True, kw_only=True)

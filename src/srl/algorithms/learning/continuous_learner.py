@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from srl.algorithms.continuous import ContinuousConfig
+from srl.algorithms.continuous_config import ContinuousConfig
 from srl.algorithms.learning.adam import Adam
 from srl.algorithms.learning.buffers import PolicyBuffers, track
 from srl.algorithms.learning.step import Metrics, take_step

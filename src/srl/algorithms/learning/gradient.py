@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from srl.algorithms.collective import Collective
-from srl.algorithms.gradient import GradientConfig
+from srl.algorithms.gradient_config import GradientConfig
 from srl.algorithms.learning.buffers import PolicyBuffers, track
 from srl.algorithms.learning.flat_optimizer import FlatOptimizer
 from srl.algorithms.learning.module_state import module_state, restore_module

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from srl.algorithms.imitation import ImitationConfig
+from srl.algorithms.imitation_config import ImitationConfig
 from srl.algorithms.learning.adam import Adam
 from srl.algorithms.learning.flat_optimizer import FlatOptimizer
 from srl.algorithms.learning.gradient import GradientLearner

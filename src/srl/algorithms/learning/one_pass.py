@@ -15,7 +15,7 @@ from srl.algorithms.learning.policy_gradient import PolicyGradient
 from srl.algorithms.learning.rmsprop import RMSProp
 from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics, target_metrics
-from srl.algorithms.policy_gradient import OnePassConfig
+from srl.algorithms.policy_gradient_config import OnePassConfig
 from srl.data.records import SampleBatch, TrainResult
 
 MAX_LOG_RATIO = 20.0

@@ -9,7 +9,7 @@ from srl.algorithms.learning.gradient import GradientLearner
 from srl.algorithms.learning.sequences import Sequences
 from srl.algorithms.learning.step import Metrics
 from srl.algorithms.ops.rewards import clip_reward
-from srl.algorithms.policy_gradient import PolicyGradientConfig
+from srl.algorithms.policy_gradient_config import PolicyGradientConfig
 from srl.policies.protocol import Policy, TracksStatistics, require_extras
 
 

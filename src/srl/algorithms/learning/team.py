@@ -8,7 +8,7 @@ from torch import nn
 from srl.algorithms.learning.buffers import track
 from srl.algorithms.learning.sequences import Sequences, at
 from srl.algorithms.ops.team import TeamTicks, team_ticks
-from srl.algorithms.team import TeamReward, TeamView
+from srl.algorithms.team_config import TeamReward, TeamView
 from srl.data.spec import AgentSpec, TeamSpec
 from srl.data.tree import Tree, flatten, tree_map
 from srl.errors import ConfigError

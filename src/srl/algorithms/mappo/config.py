@@ -8,7 +8,7 @@ from typing import Literal
 
 from srl.algorithms.ppo.config import PPOConfig
 from srl.algorithms.suggestion import Suggestion
-from srl.algorithms.team import TeamReward, TeamView
+from srl.algorithms.team_config import TeamReward, TeamView
 from srl.data.spec import EnvSpec
 
 ValueFrom = Literal["learner", "reply"]

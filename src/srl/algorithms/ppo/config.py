@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srl.algorithms.config import Sampling
-from srl.algorithms.policy_gradient import PolicyGradientConfig
+from srl.algorithms.policy_gradient_config import PolicyGradientConfig
 from srl.algorithms.suggestion import Suggestion, fit_to_memory, has_images
 from srl.data.spec import Box, EnvSpec
 

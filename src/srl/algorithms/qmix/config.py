@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from srl.algorithms.team import TeamView
+from srl.algorithms.team_config import TeamView
 from srl.algorithms.vdn.config import VDNConfig
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from srl.algorithms.continuous import ContinuousConfig
+from srl.algorithms.continuous_config import ContinuousConfig
 
 
 @dataclass(frozen=True, kw_only=True)

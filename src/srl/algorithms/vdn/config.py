@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from srl.algorithms.dqn.config import DQNConfig
 from srl.algorithms.suggestion import Suggestion
-from srl.algorithms.team import TeamReward
+from srl.algorithms.team_config import TeamReward
 from srl.data.spec import EnvSpec
 
 

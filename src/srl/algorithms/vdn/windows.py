@@ -12,7 +12,7 @@ from srl.algorithms.config import RewardClip
 from srl.algorithms.dqn.windows import ActionOutcome, WindowBatch, WindowPart
 from srl.algorithms.learning.sequences import at
 from srl.algorithms.learning.team import Teams
-from srl.algorithms.team import TeamReward
+from srl.algorithms.team_config import TeamReward
 from srl.data.records import SampleBatch
 from srl.policies.protocol import ActionValues, Policy
 

@@ -43,7 +43,7 @@ class RayAgent:
 
     def run(self) -> str:
         """Runs the agent until it ends; returns how it ended."""
-        from srl.launch.cluster.agent import run_agent
+        from srl.launch.cluster.host_agent import run_agent
 
         with tempfile.TemporaryDirectory(prefix="srl-key-") as folder:
             file = Path(folder) / "join.key"

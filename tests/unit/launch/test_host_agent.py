@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from srl.errors import ConfigError
-from srl.launch.cluster.agent import split_bind
+from srl.launch.cluster.host_agent import split_bind
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from srl.algorithms.off_policy import OffPolicyConfig
+from srl.algorithms.off_policy_config import OffPolicyConfig
 from srl.algorithms.suggestion import Suggestion, has_images
 from srl.data.spec import EnvSpec
 from srl.graph import FragmentShape

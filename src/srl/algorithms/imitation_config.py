@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from srl.algorithms.gradient import GradientConfig
+from srl.algorithms.gradient_config import GradientConfig
 from srl.algorithms.suggestion import Suggestion, has_images
 from srl.data.spec import EnvSpec
 from srl.graph import FragmentShape

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from srl.algorithms.config import RewardClip, Sampling
-from srl.algorithms.gradient import GradientConfig
+from srl.algorithms.gradient_config import GradientConfig
 from srl.algorithms.suggestion import Suggestion, fit_to_memory, has_images
 from srl.data.spec import Box, EnvSpec
 
