@@ -67,6 +67,11 @@ def resolve(path: str) -> Any:
     found: Any = load(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
+            if module_name == "__main__":
+                raise ConfigError(
+                    f"{path}: expected code of this program, got a name of the notebook or prompt "
+                    "that started the run, which only that process knows."
+                )
             known = [name for name in vars(found) if not name.startswith("_")]
             raise ConfigError(f"{module_name} has no {attribute!r}: {nearest(part, known)}")
         found = getattr(found, part)
@@ -89,10 +94,8 @@ def path_of(thing: Any) -> str:
     if module == "__main__":
         file = getattr(sys.modules["__main__"], "__file__", None)
         if file is None:
-            raise ConfigError(
-                f"{name}: expected something that worker processes can import, got one defined in "
-                "a notebook or prompt. Save it in a .py file and import it."
-            )
+            # Of a notebook or a prompt: what starts the run writes the source into a file.
+            return f"{module}:{name}"
         return f"{Path(file).resolve()}:{name}"
     source = getattr(sys.modules[module], "__srl_file__", None)
     return f"{source or module}:{name}"
@@ -183,11 +186,20 @@ def local_file(name: str) -> Path:
     return file
 
 
+def forget_file(file: Path) -> None:
+    """Lets the next `load` of a file, whose content has changed, import it again."""
+    sys.modules.pop(_name_of_file(file), None)
+
+
+def _name_of_file(file: Path) -> str:
+    return f"srl_user_{file.stem}_{abs(hash(str(file))):x}"
+
+
 def _load_file(name: str) -> Any:
     file = local_file(name)
     if not file.is_file():
         raise ConfigError(f"import path: no file {name!r}.")
-    module_name = f"srl_user_{file.stem}_{abs(hash(str(file))):x}"
+    module_name = _name_of_file(file)
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, file)

@@ -16,6 +16,7 @@ from srl.arguments import assemble, resumed
 from srl.errors import ConfigError, RunError
 from srl.experiment import Experiment, Launcher, Layout
 from srl.launch.backends.slurm_job import inside_job, wait_for_job
+from srl.launch.directory.notebook_code import notebook_code, write_notebook_code
 from srl.launch.directory.run_dir import RunDir, new_run_dir
 from srl.reporting.summary import Summary, read_summary
 from srl.resolve import refuse_while_importing
@@ -123,7 +124,7 @@ def start(
                 "a job cannot call. Name their classes in the setting logging.callbacks."
             )
         return wait_for_run(submit_job(experiment, path, fresh=fresh), path)
-    _prepare_folder(experiment, path, fresh)
+    experiment = _prepare_folder(experiment, path, fresh)
     launch(experiment, path, quiet=quiet, begun=begun, callbacks=callbacks)
     return Run(path)
 
@@ -137,7 +138,7 @@ def submit_job(experiment: Experiment, path: Path, *, fresh: bool = False) -> st
     """Submits a run as a Slurm job and returns the job's number."""
     from srl.launch.backends.slurm_submit import submit_run
 
-    _prepare_folder(experiment, path, fresh)
+    experiment = _prepare_folder(experiment, path, fresh)
     return submit_run(experiment, RunDir(path))
 
 
@@ -150,13 +151,17 @@ def wait_for_run(job: str, path: Path) -> Run:
     return run
 
 
-def _prepare_folder(experiment: Experiment, path: Path, fresh: bool) -> None:
-    """Removes the run in the folder if `fresh`; otherwise raises if it cannot be continued."""
+def _prepare_folder(experiment: Experiment, path: Path, fresh: bool) -> Experiment:
+    """Removes the run in the folder if `fresh`; otherwise raises if it cannot be continued.
+
+    Returns the experiment, with names in the folder for code of a notebook.
+    """
     directory = RunDir(path)
     if directory.exists:
         directory.check_links()
     if fresh:
         directory.clear()
+    experiment, code = notebook_code(experiment, path)
     if directory.has_checkpoints:
         # Only training needs this import, because it loads what makes a plan.
         from srl.launch.directory.checkpoint_sizes import check_sizes
@@ -166,6 +171,10 @@ def _prepare_folder(experiment: Experiment, path: Path, fresh: bool) -> None:
     else:
         # The folder has no learned state yet, so any settings are fine.
         directory.check_free()
+    if code:
+        with directory.locked():
+            write_notebook_code(code, path)
+    return experiment
 
 
 def resume(

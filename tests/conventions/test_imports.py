@@ -12,7 +12,7 @@ from source import imports_of, modules, tree_of, where
 LAYERS = (
     ("errors", "version"),
     ("tracebacks",),
-    ("resolve", "settings", "resources", "files", "extras"),
+    ("cells", "resolve", "settings", "resources", "files", "extras"),
     ("arena",),
     ("data",),
     ("kernels", "graph"),

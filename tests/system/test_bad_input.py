@@ -15,6 +15,7 @@ import srl
 from srl.cli import main
 from srl.errors import ConfigError
 from srl.launch.directory.run_dir import RunDir
+from srl.testing.envs import ScriptedEnv
 
 pytestmark = pytest.mark.runs
 
@@ -233,7 +234,7 @@ def test_a_run_directory_in_use(fails: Train, tmp_path: Path) -> None:
     assert "--run-dir" in printed
 
 
-def test_classes_that_workers_cannot_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_that_workers_cannot_import() -> None:
     with pytest.raises(ConfigError, match="cannot import"):
         srl.train(lambda: None, steps=100)
 
@@ -242,10 +243,22 @@ def test_classes_that_workers_cannot_import(monkeypatch: pytest.MonkeyPatch) -> 
 
     with pytest.raises(ConfigError, match="Move it out"):
         srl.train(Local, steps=100)
-    Local.__qualname__, Local.__module__ = "Local", "__main__"
+
+
+def test_a_class_of_a_prompt_trains_in_serial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Typed(ScriptedEnv):
+        pass
+
+    Typed.__qualname__, Typed.__module__ = "Typed", "__main__"
+    monkeypatch.setattr(sys.modules["__main__"], "Typed", Typed, raising=False)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    with pytest.raises(ConfigError, match="notebook"):
-        srl.train(Local, steps=100)
+    with pytest.raises(ConfigError, match=r'typed at a prompt.*layout="serial"'):
+        srl.train(Typed, steps=100, layout="inline", run_dir=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    run = srl.train(Typed, steps=100, layout="serial", run_dir=tmp_path / "b", quiet=True)
+    assert run.summary.status == "finished"
 
 
 def test_resuming_cannot_change_what_is_learned(fails: Train, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from srl.errors import printable
+from srl.reporting.notebook_display import NotebookDisplay, is_notebook
 from srl.reporting.summary import Summary
 from srl.services.messages import Note
 from srl.services.metric_names import AgentResult, MetricNames, PolicyResult
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LIVE_SECONDS = 0.25
+NOTEBOOK_SECONDS = 1.0
 PLAIN_SECONDS = 5.0
 
 
@@ -66,7 +68,8 @@ class RunProgress:
 
 
 class Display:
-    """Shows a run: a live panel on a terminal, else a line every few seconds; nothing if quiet.
+    """Shows a run: a live panel on a terminal or in a notebook, else a line every few seconds;
+    nothing if quiet.
 
     `update` draws in the caller's thread, and costs nothing while `due` returns False.
     """
@@ -84,6 +87,7 @@ class Display:
         self.title, self.progress, self.names, self.quiet = title, progress, names, quiet
         self._stream = stream if stream is not None else sys.stdout
         self._is_live = self._stream.isatty() if live is None else live
+        self._notebook = NotebookDisplay() if stream is None and is_notebook() else None
         self._next = 0.0
         self._live: Any = None
 
@@ -95,10 +99,15 @@ class Display:
         """Shows the latest numbers; `now` is `time.monotonic()`."""
         if not self.due(now):
             return
+        results = self.names.results(snapshot)
+        if self._notebook is not None:
+            self._next = now + NOTEBOOK_SECONDS
+            picture = panel(self.title, snapshot, results, bottleneck, self.progress)
+            self._notebook.update(picture, plain_line(snapshot, results, self.progress))
+            return
         if not self._is_live:
             self._next = now + PLAIN_SECONDS
-            line = plain_line(snapshot, self.names.results(snapshot), self.progress)
-            print(line, file=self._stream, flush=True)
+            print(plain_line(snapshot, results, self.progress), file=self._stream, flush=True)
             return
         self._next = now + LIVE_SECONDS
         if self._live is None:
@@ -108,7 +117,6 @@ class Display:
             console = Console(file=self._stream, force_terminal=True)
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
-        results = self.names.results(snapshot)
         picture = panel(self.title, snapshot, results, bottleneck, self.progress)
         self._live.update(picture, refresh=True)
 

@@ -20,6 +20,7 @@ from srl.errors import CheckpointError, ConfigError, RunError, SrlError
 from srl.experiment import ALGORITHM_FREE, Experiment
 from srl.files import read_limited, write_atomically
 from srl.launch.directory.config_file import decode_config, encode_config
+from srl.launch.directory.notebook_code import NOTEBOOK_FILE
 from srl.launch.directory.signature import SIGNATURE_FILE, sign, unsigned_because
 from srl.launch.directory.trust import check_trust, code_locations, named_code, named_commands
 from srl.launch.plan.build import filled_in
@@ -35,7 +36,7 @@ _LOCK_TEXT = b"srl run\n"
 _RUN_FILES = (
     *(CONFIG_FILE, SIGNATURE_FILE, "metrics.jsonl", "summary.json", "status.json", "request.json"),
     *("answer.json", "head.json", "job.sh", "plot.png", "events.out.tfevents.*.srl"),
-    *("sinks", "wandb", "logs/sink-*.log"),
+    *("sinks", "wandb", "logs/sink-*.log", NOTEBOOK_FILE),
     *("checkpoints/.tmp-*", "checkpoints/.gone-*", "trainers"),
     *("sources/*.safetensors", "keys/join.key"),
     *("logs/controller.log", "logs/bridge.log", "logs/slurm.log", "logs/bridge-*.log"),
