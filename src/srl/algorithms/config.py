@@ -1,6 +1,6 @@
 """What an algorithm declares in its settings: its fragments, its dataflow and its exploration.
 
-The launcher reads these declarations, so nothing here imports torch.
+The head reads these declarations, so nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A bridge's counters: numbers in a region of its host's folder.
 
-The host agent reads them (on the head's own host: the launcher), and every heartbeat carries them
-to the head, which shows them.
+The host agent reads them, and every heartbeat carries them to the head, which shows them. The head
+reads those of its own host itself.
 """
 
 from __future__ import annotations

@@ -59,10 +59,11 @@ class EnvStep:
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """2. Rows that need an action. *Made in* the actor, *carried by* `streams/inference.py`, *read
-    in* the policy worker.
+    """2. Rows that need an action. *Allocated in* and *carried by* `streams/inference.py`, *filled
+    by* the actor, *read in* the policy worker.
 
-    Rows are packed: the request has only rows that act now, or whose truncation needs a value.
+    With several agents, or turns, rows are packed: the request has only those that act now, or
+    whose truncation needs a value. With one agent, or a frame stack, it has all rows.
     """
 
     obs: Tree
@@ -80,8 +81,8 @@ class InferenceRequest:
 
 @dataclass(slots=True)
 class InferenceReply:
-    """3. What the policy chose. *Made in* `policies/`, *carried by* `streams/inference.py`, *read
-    in* the actor."""
+    """3. What the policy chose. *Allocated in* and *carried by* `streams/inference.py`, *filled by*
+    the policy worker with the arrays of the policy's output, *read in* the actor."""
 
     action: np.ndarray
     """[rows, ...] as the action spec stores it."""
@@ -180,8 +181,8 @@ class TrainResult:
 
 @dataclass(slots=True)
 class Snapshot:
-    """7. Weights at one version. *Made in* the trainer, *carried by* `services/parameters.py`,
-    *read in* the policy worker."""
+    """7. Weights at one version. *Made in* the trainer, *carried by* `services/parameters.py`. A
+    policy worker reads them into its own arrays, an evaluator as a Snapshot."""
 
     policy_version: int
     weights: dict[str, Any] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from srl.policies.distributions import Distribution
 
 
 class Act(NamedTuple):
-    """The answer of a policy, as tensors; the policy worker makes an InferenceReply of it."""
+    """The answer of a policy, as tensors; the policy worker writes them into the reply's slot."""
 
     action: torch.Tensor
     policy_state: Tree

@@ -1,8 +1,8 @@
-"""The sample stream: one way, bounded, from writers (actors) to readers (trainers, buffers).
+"""The sample stream: one way, bounded, from writers (actors) to readers (trainers, replay workers).
 
 A writer claims a slot, fills it tick by tick, and commits it. A reader takes it, reads it in place,
-and releases it. A step is written once, into memory that the reader reads. Handing a slot over only
-changes numbers, under a lock that the kernel frees when its holder dies.
+and releases it: a trainer copies it into its batch first. Nothing is copied between processes.
+Handing a slot over only changes numbers, under a lock that the kernel frees when its holder dies.
 
 Waiting: no operation blocks. `claim` returns None when every slot is in use (back-pressure) or when
 newer weights must come first (policy age). `take` returns None when no fragment is ready. A process

@@ -59,8 +59,8 @@ class Worker(ABC):
     stats: WorkerStats
     """Its heartbeat, timers and counters."""
     in_every_checkpoint = False
-    """Whether every checkpoint has this worker's state, or only exact ones (of the serial
-    launcher)."""
+    """Whether every checkpoint has this worker's state, or only exact ones (of the `serial`
+    layout)."""
 
     @classmethod
     @abstractmethod

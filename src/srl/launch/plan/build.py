@@ -1,7 +1,7 @@
 """Makes the plan of an experiment: layout and counts are set, specs are known, and every end of
 every stream is placed.
 
-The plan is a value. `srl plan` prints it, every launcher runs it, and each worker process gets its
+The plan is a value. `srl plan` prints it, every layout runs it, and each worker process gets its
 part of it as JSON.
 """
 
@@ -83,7 +83,7 @@ def check_devices(experiment: Experiment) -> None:
     """Raises if this machine lacks a device that the settings name.
 
     Workers on other hosts check their devices themselves. So do workers of a machine with a GPU,
-    because the launcher would have to import torch for it.
+    because the head would have to import torch for it.
     """
     if experiment.layout == "remote" or experiment.hosts or experiment.launcher in ("ray", "slurm"):
         return

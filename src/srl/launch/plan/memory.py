@@ -48,7 +48,7 @@ class MemoryNeeds:
 
 
 def region_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes of every stream and of every policy's weights, by region, as the launcher reserves
+    """Bytes of every stream and of every policy's weights, by region, as the head reserves
     them."""
     return {
         **{f"inference/{key}": inference_bytes(s.spec) for key, s in plan.inference.items()},

@@ -1,4 +1,4 @@
-"""The serial launcher: runs all workers in one thread, in a fixed order. A debugger can follow it.
+"""The serial layout: all workers run in one thread, in a fixed order. A debugger can follow it.
 
 The workers are the same as in other layouts, with plain memory in place of shared memory. Two runs
 with the same seed are equal bit for bit. A checkpoint holds every worker's state, so that a resumed
