@@ -13,12 +13,13 @@ from gymnasium import spaces
 
 from srl import evaluation
 from srl.acting import ActingPolicy
+from srl.casting import assign_agents
 from srl.data.spec import AgentSpec, ArraySpec, Box, Discrete
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.envs.spaces import AgentSpaces, agent_spaces, agent_spec
 from srl.errors import ConfigError, SpecError
-from srl.experiment import Experiment, PolicyConfig, assign_agents
+from srl.experiment import Experiment, PolicyConfig
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.services.metric_names import MetricNames
 from srl.services.score import Score

@@ -19,7 +19,7 @@ srl checkpoint runs/pong
 """
 _STOP_EXAMPLES = """
 srl stop runs/pong
-srl stop runs/pong && srl resume runs/pong --set actor.count=4
+srl resume runs/pong --set actor.count=4
 """
 _WAIT_SECONDS = 10.0
 """A run whose status is older has ended. Also how long a command waits for the run's answer."""

@@ -54,7 +54,7 @@ def interrupt(*_):
 def test_a_run_that_was_interrupted_before_it_was_planned_goes_on(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(launch, "probe", interrupt)
+        patched.setattr(launch, "probe_groups", interrupt)
         assert train(folder, "--steps", "320") == 130
     written = yaml.safe_load((folder / "config.yaml").read_text())
     assert written["algorithm"]["adam_eps"] == 1e-5
@@ -224,6 +224,6 @@ def test_a_serial_run_ends_within_an_update_when_its_time_is_over(tmp_path, monk
 
 def test_seeds_that_were_stopped_say_how_to_go_on(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "runs"
-    monkeypatch.setattr(launch, "probe", interrupt)
+    monkeypatch.setattr(launch, "probe_groups", interrupt)
     assert train(folder, "--steps", "320", "--seeds", "2", "--quiet") == 130
     assert f"the same command with --run-dir {folder}" in capsys.readouterr().out

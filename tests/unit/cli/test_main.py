@@ -12,7 +12,8 @@ from srl.cli import main, make_parser
 
 VERBS = (
     *("train", "resume", "eval", "play", "record", "plot", "plan", "check", "list", "settings"),
-    *("status", "scale", "worker", "bench", "tune"),
+    *("status", "scale", "checkpoint", "stop", "worker", "watch", "compare", "sweep"),
+    *("bench", "tune"),
 )
 
 

@@ -54,7 +54,7 @@ class Run:
         return self.number, self.store.begin(self.number)
 
     def commit_checkpoint(self, number: int, folder: Path, *, exact: bool) -> Any:
-        manifest = SimpleNamespace(parts=hash_parts(folder))
+        manifest = SimpleNamespace(parts=hash_parts(folder), segments={})
         self.last_checkpoint = SimpleNamespace(path=folder, manifest=manifest)
         return self.last_checkpoint
 

@@ -31,8 +31,12 @@ def test_every_metric_of_a_line_is_declared(tmp_path):
         collector.add(Update("trainer/0", policy, 1, 100, 100, 0.5, 1.0, 0.1, {"loss": 1.0}))
         collector.add(Episodes("actor/0", policy, returns, [1, 2], {"goals": [1.0]}, agents))
         collector.add(Evaluation("evaluator/0", policy, 1, 1, returns, [1, 2], agents))
+    kept = {"inserted": 8.0, "stored": 8.0, "sampled": 4.0, "lost": 0.0}
     collector.observe(
-        [WorkerTimes(kind="actor", name="actor/0", busy_seconds=1.0, waits={"slots": 0.5})]
+        [
+            WorkerTimes(kind="actor", name="actor/0", busy_seconds=1.0, waits={"slots": 0.5}),
+            WorkerTimes(kind="replay", name="replay/0", counters=kept),
+        ]
     )
     assert collector.tick(110.0)
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
