@@ -34,7 +34,8 @@ class FragmentWriter:
 
     When a fragment is cut, an action may still wait for its reward, because its agent is not on
     turn. Such an action moves to the cut: it becomes the bootstrap of this fragment and the first
-    tick of the next one. So every action is learned from once.
+    tick of the next one. So every action is learned from once, unless it is too old for the next
+    fragment (`drop_open_actions`).
     """
 
     def __init__(self, spec: TrajectorySpec) -> None:
@@ -104,6 +105,32 @@ class FragmentWriter:
         self.tick = ticks - 1
         # Only an action in this fragment can still earn reward: at most the one that moved here.
         self._last_acted = np.where(slot.acted[self.tick], self.tick, -1)
+
+    def drop_open_actions(
+        self, oldest_version: int, on_turn: np.ndarray, policy_state: list[np.ndarray]
+    ) -> int:
+        """Removes actions that moved here and are of a version before `oldest_version`; returns how
+        many. Call this right after `open`, if the fragment overlaps with the one before.
+
+        The environment has taken these actions, so they cannot be inferred again. Each one stays
+        the bootstrap of the fragment before, and this one begins with the row's next action.
+        `on_turn` are the rows whose action is still to be taken. `policy_state` are the leaves of
+        the state that each row's next request is fed with.
+        """
+        slot, t = self.slot, self.tick
+        too_old = slot.policy_version[t] < oldest_version
+        rows = np.flatnonzero(slot.acted[t] & ~on_turn & too_old)
+        if not rows.size:
+            return 0
+        # The burn-in of these rows goes, too: without the action it would end in another state.
+        for flag in (slot.acted, slot.alive, slot.is_first, slot.terminated, slot.truncated):
+            flag[: t + 1, rows] = False
+        slot.policy_version[: t + 1, rows] = -1
+        slot.reward[: t + 1, rows] = 0.0
+        for stored, fed in zip(self._arrays.policy_state, policy_state, strict=True):
+            stored[: t // self.spec.state_every + 1, rows] = fed[rows]
+        self._last_acted[rows] = -1
+        return int(rows.size)
 
     def _set_slot(self, slot: Trajectory) -> None:
         """Makes `slot` the open one. The same slots come again, so their arrays are listed once."""

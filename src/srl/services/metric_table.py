@@ -120,6 +120,10 @@ METRICS = {
     ),
     "updates.<policy>.lost": Metric("Updates that were lost with a trainer."),
     "updates.<policy>.too_old": Metric("Updates on data older than `algorithm.max_policy_age`."),
+    "actions.dropped": Metric(
+        "Actions of turn-based games that were older than `algorithm.max_policy_age` allows when "
+        "their rewards came; no update uses them."
+    ),
     "env_failures": Metric("Failures of environments that actors recovered from."),
     "time": Metric("When the line was written, in seconds since 1970; only in metrics.jsonl."),
 }

@@ -26,7 +26,7 @@ WAITS = (
 COUNTERS = (
     "env_steps", "agent_steps", "episodes", "fragments", "requests", "rows", "updates",
     "minibatches", "policy_version", "lost_updates", "too_old_updates", "env_failures",
-    "inserted", "sampled", "stored", "lost", "reprioritized",
+    "dropped_actions", "inserted", "sampled", "stored", "lost", "reprioritized",
 )  # fmt: skip
 
 _FIELDS = (

@@ -250,6 +250,7 @@ class ActorWorker(Worker):
                 blocked = batch.try_claim()
                 if blocked is None:
                     made = True
+                    self.stats.add("count_dropped_actions", batch.num_dropped)
                 elif batch.sink is not None and batch.sink.closed:
                     return DONE
                 else:

@@ -56,6 +56,8 @@ class AgentBatch:
         self.slot: Slot | None = None
         self._sequence = incarnation << 40
         """Sequence of the current fragment. It starts above those of earlier incarnations."""
+        self.num_dropped = 0
+        """Actions that the open fragment lacks, because they were too old for it."""
         self.request = client.request(index)
         self.request.explore[...] = explore
         self._explore = explore
@@ -109,10 +111,16 @@ class AgentBatch:
         if slot is None:
             return self.sink.waits_for
         self.slot = slot
-        self._sequence += 1 if self.writer.overlaps else 2
+        overlaps = self.writer.overlaps
         self.writer.open(slot.trajectory)
+        self.num_dropped = 0
+        if overlaps and self.writer.spec.turn_based:
+            oldest = slot.oldest_version
+            self.num_dropped = self.writer.drop_open_actions(oldest, self._turn, self._states)
+        # A fragment that lacks an action does not go on where the one before ended.
+        self._sequence += 1 if overlaps and not self.num_dropped else 2
         too_old = self.num_needed and self.reply_version < slot.oldest_version
-        if too_old and self.writer.overlaps:
+        if too_old and overlaps:
             # The current action came with the last fragment's bootstrap and is too old here.
             self.submit()
         else:

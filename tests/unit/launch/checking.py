@@ -66,7 +66,8 @@ class CheckConfig(AlgorithmConfig):
     state_every: int = 1
     max_policy_age: int = 1
     cut: str = "fixed"
-    turn_based: bool = False
+    accepted_age: int | None = None
+    """The age that the check accepts; None is `max_policy_age`."""
 
     def sampling(self) -> Sampling:
         return Sampling(
@@ -111,10 +112,11 @@ class Checking(Algorithm):
         self._must("what was truncated has a value", asked[data.truncated].all())
         self._must("only actions earn", (data.reward[~data.acted] == 0).all())
         self._must("who acts is in the game", data.alive[data.acted].all())
-        if not self.config.turn_based:
-            used = data.policy_version[batch.burn_in : -1][data.acted[batch.burn_in : -1]]
-            lag = self._updates - used.min(initial=self._updates)
-            self._must(f"age within the bound, got {lag}", lag <= self.config.max_policy_age)
+        used = data.policy_version[batch.burn_in : -1][data.acted[batch.burn_in : -1]]
+        lag = self._updates - used.min(initial=self._updates)
+        config = self.config
+        bound = config.max_policy_age if config.accepted_age is None else config.accepted_age
+        self._must(f"age within the bound, got {lag}", lag <= bound)
         for row in range(final.shape[1]):
             alive = np.flatnonzero(data.alive[:, row])
             self._must(

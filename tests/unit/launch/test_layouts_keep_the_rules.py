@@ -21,7 +21,7 @@ AEC = "srl.testing.team_envs:ScriptedAecEnv"
 def experiment(layout: str, env: str, **algorithm: object) -> Experiment:
     return Experiment(
         env=EnvConfig(id=env),
-        algorithm={"name": f"{HERE}:Checking", "turn_based": env == AEC, **algorithm},
+        algorithm={"name": f"{HERE}:Checking", **algorithm},
         network={"name": f"{HERE}:CheckedPolicy"},
         actor=ActorConfig(envs=4, count=0 if layout == "serial" else 2, groups=1),
         layout=layout,  # type: ignore[arg-type]
@@ -55,6 +55,6 @@ def test_processes(tmp_path: Path, layout: str, env: str, algorithm: dict[str, i
 
 def test_the_check_would_notice(tmp_path: Path) -> None:
     """A trainer that expects less than what it gets fails the run, with the worker's name."""
-    broken = experiment("serial", AEC, turn_based=False, max_policy_age=0, length=2)
+    broken = experiment("serial", AEC, max_policy_age=0, accepted_age=-1, length=2)
     with pytest.raises(SrlError, match=r"trainer/0.*broken: age within the bound"):
         launch(broken, tmp_path, quiet=True)

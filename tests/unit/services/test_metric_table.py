@@ -42,7 +42,7 @@ def test_every_metric_of_a_line_is_declared(tmp_path):
     line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert undeclared(line) == []
     seen = {re.sub(r"^policies\.\w+\.", "", name) for name in line}
-    last = {"samples", "updates", "between_hosts", "env_failures"}
+    last = {"samples", "updates", "between_hosts", "actions", "env_failures"}
     rest = [
         one for name, one in zip(METRICS, DECLARED, strict=True) if name.split(".")[0] not in last
     ]

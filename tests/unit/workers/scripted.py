@@ -95,6 +95,8 @@ class BatchRecord:
     fragments: list[tuple[Trajectory, int]] = field(default_factory=list)
     """Copies with their lengths, in the order in which they were begun."""
     infos: list[FragmentInfo] = field(default_factory=list)
+    consumed_at: list[int] = field(default_factory=list)
+    """The policy version that consumed each fragment."""
 
 
 class RecordingGroup:
@@ -355,7 +357,7 @@ class Play:
             got = True
             trajectory = from_tree(tree_map(np.copy, to_tree(item.trajectory)))
             acted = trajectory.policy_version[trajectory.acted]
-            if self.setup.age is not None and not self.env_spec.turn_based and acted.size:
+            if self.setup.age is not None and acted.size:
                 used = slice(self.setup.burn_in, item.info.length - 1)
                 loss = trajectory.policy_version[used][trajectory.acted[used]]
                 lag = self.versions[policy] - loss.min(initial=self.versions[policy])
@@ -363,6 +365,7 @@ class Play:
             record = self._record_of(policy, trajectory, item.info.length)
             record.fragments.append((trajectory, item.info.length))
             record.infos.append(item.info)
+            record.consumed_at.append(self.versions[policy])
             item.release()
             self._taken[policy] += 1
             if self._taken[policy] % self.setup.num_groups == 0:

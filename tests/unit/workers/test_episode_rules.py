@@ -143,7 +143,7 @@ def check_all(play: Play) -> None:
                 check_states(play.setup, record, fragment, length)
                 check_stacks(play.setup, record, fragment, length)
                 if number:
-                    check_overlap(play, record.fragments[number - 1], (fragment, length))
+                    check_overlap(play, record, number)
             check_actions_and_rewards(play, record)
             check_sum_of_rewards(play, index, policy, record)
             check_ticks(play, record)
@@ -154,7 +154,7 @@ def check_sequence(setup: Setup, record: BatchRecord) -> None:
     """A fragment says whether it goes on where the last one of its agent batch ended."""
     assert len({info.origin for info in record.infos}) <= 1
     for number, (before, after) in enumerate(pairwise(record.infos)):
-        goes_on = not cuts(setup, *record.fragments[number])
+        goes_on = not (cuts(setup, *record.fragments[number]) or dropped(setup, record, number + 1))
         assert (after.sequence == before.sequence + 1) == goes_on
         assert after.sequence > before.sequence
 
@@ -229,33 +229,37 @@ def check_stacks(setup: Setup, record: BatchRecord, fragment: Trajectory, length
             assert_same(stored[index[t, row], row], seen)
 
 
-def check_overlap(
-    play: Play, before: tuple[Trajectory, int], after: tuple[Trajectory, int]
-) -> None:
+def check_overlap(play: Play, record: BatchRecord, number: int) -> None:
     """The last ticks of a fragment, with what burns in before them, open the next one."""
     setup = play.setup
-    (old, old_length), (new, _) = before, after
+    (old, old_length), (new, _) = record.fragments[number - 1 : number + 1]
     if cuts(setup, old, old_length):
         assert not new.alive[: setup.burn_in].any()
         return
     ticks = setup.overlap
     start = old_length - ticks
-    # An action that has to wait on moves on, and its place in the newer fragment is empty.
+    # An action that has to wait on moves on, and its place in the newer fragment is empty. Without
+    # an action that is too old, its row begins later.
     moved = old.alive[start:old_length] & ~new.alive[:ticks]
-    assert not moved[:-1].any()
+    without = list(dropped(setup, record, number))
     assert play.env_spec.turn_based or not moved.any()
+    assert not new.alive[:ticks, without].any()
+    moved[:, without] = True
+    kept = np.delete(np.arange(moved.shape[1]), without)
+    assert not moved[:-1, kept].any()
     for name in ("is_first", "terminated", "truncated", "alive", "acted"):
         shared, opens = getattr(old, name)[start:old_length], getattr(new, name)[:ticks]
         assert_same(shared[~moved], opens[~moved], name)
     for name in ("action", "reward", "policy_version"):
-        assert_same(getattr(old, name)[start : old_length - 1], getattr(new, name)[: ticks - 1])
+        shared, opens = getattr(old, name)[start : old_length - 1], getattr(new, name)[: ticks - 1]
+        assert_same(shared[:, kept], opens[:, kept], name)
     for a, b in zip(leaves(old.obs), leaves(new.obs), strict=True):
         depth = len(a) - len(old.reward)
         assert_same(a[start + depth : old_length + depth], b[depth:][:ticks])
     for a, b in zip(leaves(old.policy_state), leaves(new.policy_state), strict=True):
         assert_same(
-            a[start // setup.state_every : (old_length - 1) // setup.state_every + 1],
-            b[: -(-ticks // setup.state_every)],
+            a[start // setup.state_every : (old_length - 1) // setup.state_every + 1, kept],
+            b[: -(-ticks // setup.state_every), kept],
         )
 
 
@@ -266,9 +270,47 @@ def cuts(setup: Setup, fragment: Trajectory, length: int) -> bool:
     return setup.cut == "episode" and bool(final.any() and (final | ~fragment.alive[t]).all())
 
 
+def dropped(setup: Setup, record: BatchRecord, number: int) -> dict[int, int]:
+    """The actions that a fragment lacks because they are too old: ids by row."""
+    if number == 0:
+        return {}
+    return missing_actions(setup, record, record.fragments[number - 1], record.fragments[number])
+
+
+def missing_actions(
+    setup: Setup, record: BatchRecord, before: tuple[Trajectory, int], after: tuple[Trajectory, int]
+) -> dict[int, int]:
+    """The actions that `before` ends with, that were done, and that `after` does not hold."""
+    (old, end), (new, length) = before, after
+    if cuts(setup, old, end):
+        return {}
+    found = {}
+    for row in np.flatnonzero(old.acted[end - 1] & ~new.acted[setup.overlap - 1]):
+        action = int(old.extras["id"][end - 1, row])
+        asked = record.asked[action]
+        # It may have been inferred again, or have moved on to the next cut.
+        done = record.executed[asked.tick][asked.row] is asked
+        held = new.extras["id"][:length, row][new.acted[:length, row]]
+        if done and action not in held:
+            found[int(row)] = action
+    return found
+
+
+def dropped_ids(setup: Setup, record: BatchRecord) -> set[int]:
+    """The ids of all actions that no loss sees, because they are too old. Younger ones are kept."""
+    found: set[int] = set()
+    for number, version in enumerate(record.consumed_at):
+        for action in dropped(setup, record, number).values():
+            assert setup.age is not None
+            assert record.asked[action].version < version - setup.age
+            found.add(action)
+    return found
+
+
 def check_actions_and_rewards(play: Play, record: BatchRecord) -> None:
     """Every action is in exactly one fragment's loss, with all that it earned."""
     setup = play.setup
+    too_old = dropped_ids(setup, record)
     rows = record.ticks[0].turn.size
     for row in range(rows):
         seen = [
@@ -277,12 +319,13 @@ def check_actions_and_rewards(play: Play, record: BatchRecord) -> None:
             for t in range(setup.burn_in, length - setup.bootstrap)
             if f.acted[t, row]
         ]
-        expected = earned(record, row)
+        expected = [entry for entry in earned(record, row) if entry[0] not in too_old]
         assert seen == expected[: len(seen)]
         # What is missing at most is in the last fragment's bootstrap, or in the open one.
         done = sum(length - setup.overlap for _, length in record.fragments)
         waiting = [t for t in range(done) if record.ticks[t].turn[row]]
-        assert len(seen) >= len(waiting) - 1 - len(record.fragments) * (setup.cut == "episode")
+        missing = 1 + len(too_old) + len(record.fragments) * (setup.cut == "episode")
+        assert len(seen) >= len(waiting) - missing
 
 
 def earned(record: BatchRecord, row: int) -> list[tuple[int, float]]:
@@ -304,8 +347,10 @@ def earned(record: BatchRecord, row: int) -> list[tuple[int, float]]:
 
 
 def check_sum_of_rewards(play: Play, group: int, policy: str, record: BatchRecord) -> None:
-    """What the environments paid for actions is what comes out, fragments and open one together."""
+    """What the environments paid for actions is what comes out, fragments and open one together,
+    but for actions that were too old."""
     setup = play.setup
+    too_old = dropped_ids(setup, record)
     out = sum(
         float(f.reward[setup.burn_in : length - setup.bootstrap].sum())
         for f, length in record.fragments
@@ -314,14 +359,21 @@ def check_sum_of_rewards(play: Play, group: int, policy: str, record: BatchRecor
     assert batch.writer is not None
     if batch.writer.is_open:
         slot, end = batch.writer.slot, batch.writer.tick + 1
+        missing = missing_actions(setup, record, record.fragments[-1], (slot, end))
+        too_old |= set(missing.values())
     else:
         slot, end = batch.writer._carry, setup.overlap
     out += float(slot.reward[setup.burn_in : end].sum())
     paid = sum(
-        reward for row in range(record.ticks[0].turn.size) for _, reward in earned(record, row)
+        reward
+        for row in range(record.ticks[0].turn.size)
+        for action, reward in earned(record, row)
+        if action not in too_old
     )
     assert out == paid
+    assert play.actor.stats.get("count_dropped_actions") >= len(too_old)
     if not play.env_spec.turn_based:
+        assert not too_old
         assert paid == sum(float(step.reward.sum()) for step in record.ticks)
 
 
@@ -400,7 +452,7 @@ def test_a_single_tick_fragment() -> None:
 
 def test_actions_that_wait_for_their_reward_are_moved_at_all() -> None:
     """The turn-based cases above are not vacuous: actions do move across cuts."""
-    setup = Setup(env=AEC, policy_agents=ONE_TEAM, num_envs=2, length=2)
+    setup = Setup(env=AEC, policy_agents=ONE_TEAM, num_envs=2, length=2, age=None)
     with played(setup, "inline", fragments=30) as play:
         record = play.records[0]["all"]
         moved = 0
@@ -410,6 +462,21 @@ def test_actions_that_wait_for_their_reward_are_moved_at_all() -> None:
                 obs_tick = int(leaves(fragment.obs)[0][0, row][1])
                 moved += entry.tick % 2 == 1 or obs_tick != int(entry.obs[0][1])
         assert moved > 5
+
+
+@pytest.mark.parametrize("age", [0, 1])
+def test_actions_that_are_too_old_when_their_reward_comes_are_dropped(age: int) -> None:
+    """The bound also holds for actions that move, and what is dropped is counted."""
+    setup = Setup(env=AEC, policy_agents=ONE_TEAM, num_envs=2, length=2, burn_in=2, age=age)
+    with played(setup, "inline", fragments=30) as play:
+        record = play.records[0]["all"]
+        too_old = dropped_ids(setup, record)
+        assert len(too_old) > 5
+        assert play.actor.stats.get("count_dropped_actions") >= len(too_old)
+        for (fragment, length), version in zip(record.fragments, record.consumed_at, strict=True):
+            used = slice(setup.burn_in, length - 1)
+            versions = fragment.policy_version[used][fragment.acted[used]]
+            assert (versions >= version - age).all()
 
 
 def test_synchronous_data_is_never_behind() -> None:

@@ -43,7 +43,8 @@ class RunAccounts:
 def final_counts(
     streams: Mapping[str, StreamAccount], stats_table: StatsTable, trainers: Sequence[WorkerPlan]
 ) -> dict[str, float]:
-    """Counts for the summary: accounts of streams, environment failures and lost updates.
+    """Counts for the summary: accounts of streams, environment failures, dropped actions and
+    lost updates.
 
     `trainers` are the first trainers of each policy.
     """
@@ -58,6 +59,7 @@ def final_counts(
         counts |= {f"{at}.dropped.{reason}": n for reason, n in kept.dropped.items()}
     rows = stats_table.rows.values()
     counts["env_failures"] = sum(row.get("count_env_failures") for row in rows)
+    counts["actions.dropped"] = sum(row.get("count_dropped_actions") for row in rows)
     for worker in trainers:
         row, at = stats_table.rows[worker.name], f"updates.{worker.trains[0]}"
         counts[f"{at}.lost"] = row.get("count_lost_updates")
