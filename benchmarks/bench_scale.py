@@ -198,7 +198,7 @@ class Host:
         self.folder = self._run.path
         self.arena = ShmArena(self.folder, "agent", lazy=name != HUB)
         create_inference(plan.inference[0], self.arena)
-        create_sample(plan.samples[0].spec, self.arena, granted=name != HUB)
+        create_sample(plan.samples[0].spec, self.arena, owned_elsewhere=name != HUB)
         for known in (process, "agent"):
             make_wake_pipe(self.folder, known)
         bump_placement(self.folder)

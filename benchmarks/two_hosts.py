@@ -34,7 +34,7 @@ class TwoHosts:
             for spec in plan.inference:
                 create_inference(spec, arena)
             for stream in plan.samples:
-                create_sample(stream.spec, arena, granted=name == "near")
+                create_sample(stream.spec, arena, owned_elsewhere=name == "near")
             arena.close()
             bridge = subprocess.Popen(
                 [sys.executable, "-m", "srl.launch.process.bridge"], stdin=subprocess.PIPE

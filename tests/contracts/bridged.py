@@ -38,7 +38,7 @@ class Host:
             make_wake_pipe(self.folder, process)
         bump_placement(self.folder)
         for spec in (*plan.inference, *(stream.spec for stream in plan.samples)):
-            _create(spec, self.arena, granted=not owner)
+            _create(spec, self.arena, owned_elsewhere=not owner)
         self.puppets: list[Puppet] = []
         self.start()
 

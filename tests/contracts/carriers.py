@@ -61,11 +61,11 @@ class Carrier:
 
 
 def _create(
-    spec: SampleSpec | InferenceSpec | ParameterSpec, arena: Arena, granted: bool = False
+    spec: SampleSpec | InferenceSpec | ParameterSpec, arena: Arena, owned_elsewhere: bool = False
 ) -> None:
     match spec:
         case SampleSpec():
-            create_sample(spec, arena, granted=granted)
+            create_sample(spec, arena, owned_elsewhere=owned_elsewhere)
         case InferenceSpec():
             create_inference(spec, arena)
 

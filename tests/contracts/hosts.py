@@ -128,7 +128,7 @@ class TcpCarrier(Carrier):
             folder = self._runs[name].path
             arena = ShmArena(folder, "agent", lazy=name == "left")
             for spec in specs:
-                _create(spec, arena, granted=name == "left")
+                _create(spec, arena, owned_elsewhere=name == "left")
             arena.close()
             unique = tuple(dict.fromkeys(processes))
             self.sides[name] = Side(

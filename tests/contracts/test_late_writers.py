@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from srl.streams.admission import PolicyAge
+from srl.streams.admission import AgeBoundAdmission
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec, Slot, reclaim_writer
 from srl.streams.sample_accounting import StreamAccount, account
 from srl.streams.sample_queue import WRITING
@@ -40,9 +40,9 @@ class Presence:
         self.sinks = [SampleSink(spec, carrier.open(p), i) for i, p in enumerate(spec.writers)]
         self.source = SampleSource(spec, carrier.open(spec.readers[0]), 0)
         admission = self.source._admission
-        assert isinstance(admission, PolicyAge)
+        assert isinstance(admission, AgeBoundAdmission)
         self.admission, self.queue = admission, admission.queue
-        self.admission.usual[:] = usual
+        self.admission.usual_seconds[:] = usual
 
     def begin(self, writer: int, version: int = 0) -> Slot:
         slot = claim(self.sinks[writer], version)
@@ -54,7 +54,7 @@ class Presence:
         for writer in writers:
             held = (self.queue.status == WRITING) & (self.queue.writer == writer)
             self.admission.since[held] -= int(seconds * 1e9)
-        self.admission._next_look = 0.0
+        self.admission._next_poll = 0.0
 
     def take(self) -> tuple[int, float] | None:
         item = self.source.take()
@@ -216,14 +216,16 @@ def test_one_fragment_that_took_very_long_changes_little_of_what_is_usual(carrie
         slot = ends.begin(0)
         ends.pass_time(seconds, 0)
         write(slot, 1.0)
-    assert ends.admission.usual[0] == pytest.approx(1.25, rel=0.2)
+    assert ends.admission.usual_seconds[0] == pytest.approx(1.25, rel=0.2)
     for _ in range(20):
         slot = ends.begin(0)
         ends.pass_time(5.0, 0)
         write(slot, 1.0)
         ends.take()
         ends.take()
-    assert ends.admission.usual[0] == pytest.approx(5.0, rel=0.2), "it follows what stays so"
+    assert ends.admission.usual_seconds[0] == pytest.approx(5.0, rel=0.2), (
+        "it follows what stays so"
+    )
 
 
 def test_a_writer_that_dies_after_it_was_overdue_leaves_no_number_behind(carrier: Carrier) -> None:

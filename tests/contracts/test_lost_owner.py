@@ -158,7 +158,7 @@ def test_a_trainer_elsewhere_has_streams_on_the_way_to_its_own_count_anew() -> N
         writer = hosts["far"].puppet("w0")
         writer("open_sink", spec=plain(up), writer=0)
         writer("claim_soon")
-        admission.queue.next_ticket[0] = admission.open_from[0] = 12
+        admission.queue.next_ticket[0] = admission.first_unacknowledged[0] = 12
 
         propagate_version(down, [up], hosts["gpu"].arena, version=9)
 

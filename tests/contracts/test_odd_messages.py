@@ -56,7 +56,7 @@ TO_BRIDGES = {
     "the accounts of another host's stream": PresenceReport(
         readers={0: {}}, accounts={0: (7, 7, 7)}
     ),
-    "how a stream is to count anew": PresenceReport(anew={0: (1, HUGE, HUGE)}),
+    "how a stream is to restart its count": PresenceReport(restart_requests={0: (1, HUGE, HUGE)}),
     "how often trainers have formed a group": RankNumbers(0, 2**62, {0: [0] * ROW}),
     "how far a trainer is": RankNumbers(0, 1, {0: [HUGE] * ROW}),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from carriers import ShmCarrier, sample_spec, tag_of, write
 
-from srl.streams.remote_slots import GrantedStream
+from srl.streams.remote_slots import RemoteWritersEnd
 from srl.streams.sample import SampleSink, SampleSource, create_sample
 from srl.streams.sample_accounting import account
 
@@ -14,22 +14,22 @@ def test_a_writers_host_that_becomes_the_owner_numbers_what_is_being_written_ane
 ) -> None:
     """One slot is being written, one committed for the old owner, one granted and not begun."""
     spec = sample_spec(slots=4, writers=("w0", "w1", "w2"), max_policy_age=9)
-    create_sample(spec, shm.open("agent"), granted=True)
-    granted_stream = GrantedStream(spec, shm.open("bridge"))
+    create_sample(spec, shm.open("agent"), owned_elsewhere=True)
+    writers_end = RemoteWritersEnd(spec, shm.open("bridge"))
     sinks = [SampleSink(spec, shm.open(f"w{i}"), i) for i in range(3)]
     wake_pipe = shm.wake_pipe("w2")
     assert [sink.claim(0) for sink in sinks] == [None] * 3
     for writer, ticket in ((0, 57), (1, 58), (2, 59)):
-        assert granted_stream.accept(writer, ticket) is not None
+        assert writers_end.accept(writer, ticket) is not None
     writing, committed = sinks[0].claim(99), sinks[1].claim(99)
     assert writing is not None
     assert committed is not None
     write(committed, 58.0)
     wake_pipe.clear()
 
-    granted_stream.take_over(newest_version=5)
+    writers_end.take_over(newest_version=5)
 
-    assert granted_stream._admission.base_version[0] == 5, "next come newer weights"
+    assert writers_end._admission.base_version[0] == 5, "next come newer weights"
     assert wake_pipe.wait(0.0), "who waited for the old owner looks anew"
     source = SampleSource(spec, shm.open("r0"), 0)
     assert source.take() is None, "what was for the old owner is gone with its numbers"
@@ -61,7 +61,7 @@ def test_an_owner_takes_nothing_over_from_itself(shm: ShmCarrier) -> None:
         assert slot is not None
         write(slot, tag)
 
-    GrantedStream(spec, shm.open("bridge")).take_over(newest_version=5)
+    RemoteWritersEnd(spec, shm.open("bridge")).take_over(newest_version=5)
 
     items = [source.take(), source.take()]
     assert [tag_of(item.trajectory) for item in items if item is not None] == [1.0, 2.0]

@@ -11,7 +11,7 @@ import pytest
 from carriers import Puppet, ShmCarrier, plain, sample_spec, tag_of, write
 
 from srl.arena.shm import ShmArena
-from srl.streams.remote_slots import GrantedStream
+from srl.streams.remote_slots import RemoteWritersEnd
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
@@ -210,8 +210,8 @@ while True:
 
 def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -> None:
     spec = sample_spec(writers=("w",) * 2000, slots=1)
-    create_sample(spec, shm.open("controller"), granted=True)
-    granted = GrantedStream(spec, shm.open("bridge"))
+    create_sample(spec, shm.open("controller"), owned_elsewhere=True)
+    writers_end = RemoteWritersEnd(spec, shm.open("bridge"))
     arguments = [str(shm.folder), plain(spec)]
     with subprocess.Popen(
         [sys.executable, "-c", FLICKER, *arguments], stdout=subprocess.PIPE
@@ -219,7 +219,7 @@ def test_who_waits_for_a_slot_can_be_asked_while_that_changes(shm: ShmCarrier) -
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == b"ready\n"
-            counts = {len(granted.waiting_writers_here()) for _ in range(20_000)}
+            counts = {len(writers_end.waiting_writers_here()) for _ in range(20_000)}
         finally:
             other.kill()
     assert len(counts) > 1, "it did change meanwhile"

@@ -24,7 +24,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from srl.errors import ConfigError, StreamError
-from srl.streams.admission import PolicyAge
+from srl.streams.admission import AgeBoundAdmission
 from srl.streams.sample import (
     SampleSink,
     SampleSource,
@@ -407,7 +407,7 @@ def test_a_writer_that_dies_in_the_middle_of_a_claim_loses_no_ticket(
         assert claim(dies, 0) is not None
         reclaim_writer(spec, controller, 0)
     queue, admission = dies._queue, dies._admission
-    assert isinstance(admission, PolicyAge)
+    assert isinstance(admission, AgeBoundAdmission)
     before = queue.next_ticket.copy(), admission.num_returned.copy()
     assert claim(dies, 0) is not None
     queue.next_ticket[:], admission.num_returned[:] = before

@@ -112,8 +112,8 @@ ODD = {
     "the same slot twice": RequestBatch(0, [0, 0], [1, 1], [1, 2]),
     "a body that is not": RequestBatch(0, [0], [3], [1 << 40]),
     "a reply that nobody waits for": ReplyBatch(0, [0], [3], [9], [1]),
-    "a fragment of no lease": Fragment(0, 12345, FragmentInfo(5, 1), True),
-    "a return of no lease": SlotReturned(0, 12345, True),
+    "a fragment of no grant": Fragment(0, 12345, FragmentInfo(5, 1), True),
+    "a return of no grant": SlotReturned(0, 12345, True),
     "a writer that is not": SlotRequest(0, [44]),
     "a grant from one who owns nothing": SlotGrant(0, 0, 1, 99),
     "weights from one who trains nothing": WeightsChunk(0, 50, 0),
@@ -150,7 +150,7 @@ def test_a_friends_messages_played_again_change_nothing(
     run.works()
     monkeypatch.setattr(links, "send", send)
     kinds = {msgspec.msgpack.decode(frames[0])[0][0] for frames in said}
-    assert {"request", "want", "fragment", "took"} <= kinds
+    assert {"RequestBatch", "SlotRequest", "Fragment", "GrantAccepted"} <= kinds
     for frames in (*said, *reversed(said)):
         assert send("right", frames)
     run.carrier.pump()

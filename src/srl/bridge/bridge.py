@@ -63,8 +63,8 @@ def message_limits(plan: BridgePlan, arena: Arena) -> Limits:
     frames = [MAX_HEADER_BYTES, 2 * SHARED_FRAME_BYTES, PART_BYTES]
     bodies = [PART_BYTES]
     for spec in plan.inference:
-        relay = RemoteRequests(spec, arena)
-        for parts in (relay.request_parts(0, spec.rows), relay.reply_parts(0, spec.rows)):
+        slots = RemoteRequests(spec, arena)
+        for parts in (slots.request_parts(0, spec.rows), slots.reply_parts(0, spec.rows)):
             sizes = [part.nbytes for part in parts]
             frames += sizes
             bodies.append(sum(sizes) * min(spec.num_slots, most_slots(len(sizes))))
@@ -250,7 +250,7 @@ class Bridge:
             if body.nbytes:
                 self.counters.add("data_messages")
             if isinstance(message, Hello):
-                self.messenger.hello(host, message)
+                self.messenger.on_hello(host, message)
             elif self.messenger.greeted(host):
                 self._handle(host, message, body)
             else:
@@ -268,29 +268,29 @@ class Bridge:
     def _handle(self, host: str, message: Message, body: Body) -> None:
         match message:
             case RequestBatch():
-                one_of(self._request_receiver, message.stream).request(host, message, body)
+                one_of(self._request_receiver, message.stream).on_request_batch(host, message, body)
             case ReplyBatch():
-                one_of(self._request_sender, message.stream).reply(host, message, body)
+                one_of(self._request_sender, message.stream).on_reply_batch(host, message, body)
             case SlotRequest():
-                one_of(self._fragment_receiver, message.stream).want(host, message)
+                one_of(self._fragment_receiver, message.stream).on_slot_request(host, message)
             case SlotGrant():
-                one_of(self._fragment_sender, message.stream).grant(host, message)
+                one_of(self._fragment_sender, message.stream).on_slot_grant(host, message)
             case GrantAccepted():
-                one_of(self._fragment_receiver, message.stream).took(host, message)
+                one_of(self._fragment_receiver, message.stream).on_grant_accepted(host, message)
             case Fragment():
-                one_of(self._fragment_receiver, message.stream).fragment(host, message, body)
+                one_of(self._fragment_receiver, message.stream).on_fragment(host, message, body)
             case SlotReturned():
-                one_of(self._fragment_receiver, message.stream).returned(host, message)
+                one_of(self._fragment_receiver, message.stream).on_slot_returned(host, message)
             case FragmentStored():
-                one_of(self._fragment_sender, message.stream).done(host, message)
+                one_of(self._fragment_sender, message.stream).on_fragment_stored(host, message)
             case WeightsChunk():
-                one_of(self._weights_receiver, message.policy).weights(host, message, body)
+                one_of(self._weights_receiver, message.policy).on_weights_chunk(host, message, body)
             case ChunkStored():
-                one_of(self._weights_sender, message.policy).taken(host, message)
+                one_of(self._weights_sender, message.policy).on_chunk_stored(host, message)
             case RankNumbers():
-                one_of(self._rank_exchange, message.policy).ranks(host, message)
+                one_of(self._rank_exchange, message.policy).on_rank_numbers(host, message)
             case PresenceReport():
-                self._presence.status(host, message)
+                self._presence.on_presence_report(host, message)
 
     def close(self) -> None:
         """Closes all connections."""

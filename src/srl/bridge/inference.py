@@ -53,7 +53,7 @@ class RequestSender:
         self._number = number
         self._spec = spec
         self._messenger = messenger
-        self._relay = RemoteRequests(spec, arena)
+        self._remote_requests = RemoteRequests(spec, arena)
         self._seq = 0
         self._pending: dict[int, _PendingRequest] = {}
         self._open_rows: dict[str, int] = {}
@@ -72,7 +72,7 @@ class RequestSender:
 
     def follow(self, gone: frozenset[str]) -> None:
         """Applies a new address book: requests to hosts that are `gone` go to others."""
-        self._has_local_servers = bool(self._messenger.at_home(self._spec.servers))
+        self._has_local_servers = bool(self._messenger.indices_here(self._spec.servers))
         for host in gone:
             self._open_rows.pop(host, None)
             self._reply_seconds.pop(host, None)
@@ -81,19 +81,19 @@ class RequestSender:
         for slot in lost:
             del self._pending[slot]
         if lost:
-            self._relay.put_back(lost)
+            self._remote_requests.put_back(lost)
 
     def turn(self, now: float) -> None:
         """Sends submitted requests, and sends those again that were not answered in time."""
         hosts = [] if self._has_local_servers else self._messenger.hosts(self._spec.servers)
         if hosts:
-            fresh = self._relay.take()
+            fresh = self._remote_requests.take()
             for slot in fresh:
                 if slot in self._pending:
                     # A request of a client that died. The restarted client has submitted a new one.
                     self._drop(slot)
                 self._seq += 1
-                rows = self._relay.memory.num_rows[slot]
+                rows = self._remote_requests.memory.num_rows[slot]
                 self._pending[slot] = _PendingRequest(self._seq, rows, now, Timer(now))
             self._send(fresh, hosts, now)
             if self._unresponsive and fresh:
@@ -105,7 +105,7 @@ class RequestSender:
     def _resend_late(self, hosts: list[str], now: float) -> None:
         late = []
         for slot, request in list(self._pending.items()):
-            if not self._relay.holds(slot):
+            if not self._remote_requests.holds(slot):
                 # The client died, and its request was withdrawn.
                 self._drop(slot)
             elif now >= request.timer.due or not request.sent:
@@ -113,7 +113,7 @@ class RequestSender:
         if late and not hosts:
             for slot in late:
                 self._drop(slot)
-            self._relay.put_back(late)
+            self._remote_requests.put_back(late)
         elif late:
             sent = [request for request in map(self._pending.__getitem__, late) if request.sent]
             for request in sent:
@@ -146,7 +146,7 @@ class RequestSender:
             self._count_rows(request, 1)
             chosen.setdefault(host, []).append(slot)
         for host, group in chosen.items():
-            for some in _split(group, len(self._relay.pixels)):
+            for some in _split(group, len(self._remote_requests.pixels)):
                 if not self._send_to(host, some):
                     self._mark_unresponsive(host, now)
                     for slot in some:
@@ -167,9 +167,9 @@ class RequestSender:
         parts = (
             part
             for slot, count in zip(slots, rows, strict=True)
-            for part in self._relay.request_parts(slot, count)
+            for part in self._remote_requests.request_parts(slot, count)
         )
-        pixels = (flag for _ in slots for flag in self._relay.pixels)
+        pixels = (flag for _ in slots for flag in self._remote_requests.pixels)
         return self._messenger.send(host, message, parts, pixels)
 
     def _first_timeout(self, host: str) -> float:
@@ -186,7 +186,7 @@ class RequestSender:
     def _drop(self, slot: int) -> None:
         self._count_rows(self._pending.pop(slot), -1)
 
-    def reply(self, host: str, message: ReplyBatch, body: Body) -> None:
+    def on_reply_batch(self, host: str, message: ReplyBatch, body: Body) -> None:
         """Handles arrived replies: writes those of pending requests, and ignores the others."""
         _check_message(self._spec, message.slots, message.rows, message.seqs, message.versions)
         self._unresponsive.pop(host, None)
@@ -195,13 +195,15 @@ class RequestSender:
         targets: list[memoryview | int] = []
         for slot, rows, seq in zip(message.slots, message.rows, message.seqs, strict=True):
             request = self._pending.get(slot)
-            parts = self._relay.reply_parts(slot, rows)
-            if request is None or request.seq != seq or not self._relay.holds(slot):
+            parts = self._remote_requests.reply_parts(slot, rows)
+            if request is None or request.seq != seq or not self._remote_requests.holds(slot):
                 self._messenger.counters.add("stale")
                 targets += [part.nbytes for part in parts]
                 continue
             if request.rows != rows:
-                raise SpecError(f"reply: expected {request.rows} rows, got {rows}, from {host}.")
+                raise SpecError(
+                    f"reply batch: expected {request.rows} rows, got {rows}, from {host}."
+                )
             wanted.append(slot)
             targets += parts
         body.copy_into(targets)
@@ -209,12 +211,12 @@ class RequestSender:
         for slot in wanted:
             request = self._pending[slot]
             self._drop(slot)
-            self._relay.memory.version[slot] = versions[slot]
+            self._remote_requests.memory.version[slot] = versions[slot]
             if host == request.host:
                 took = now - request.timer.sent
                 self._reply_seconds[host] = 0.9 * self._reply_seconds.get(host, took) + 0.1 * took
             self._messenger.counters.add("wait_requests_ns", int((now - request.since) * 1e9))
-        self._relay.answer(wanted)
+        self._remote_requests.answer(wanted)
 
 
 @dataclass(slots=True)
@@ -237,7 +239,7 @@ class RequestReceiver:
         self._number = number
         self._spec = spec
         self._messenger = messenger
-        self._relay = RemoteRequests(spec, arena)
+        self._remote_requests = RemoteRequests(spec, arena)
         self._open: dict[int, _ReceivedRequest] = {}
         self._queued: dict[int, _ReceivedRequest] = {}
         """Requests that wait because a server still reads an older request in their slot."""
@@ -257,9 +259,9 @@ class RequestReceiver:
                 if one.host in gone:
                     del known[slot]
                     if known is self._open:
-                        self._relay.withdraw(slot)
+                        self._remote_requests.withdraw(slot)
 
-    def request(self, host: str, message: RequestBatch, body: Body) -> None:
+    def on_request_batch(self, host: str, message: RequestBatch, body: Body) -> None:
         """Handles arrived requests: passes new ones to the servers, answers repeated ones again."""
         _check_message(self._spec, message.slots, message.rows, message.seqs)
         fresh: list[int] = []
@@ -268,18 +270,18 @@ class RequestReceiver:
         targets: list[memoryview | int] = []
         for slot, rows, seq in zip(message.slots, message.rows, message.seqs, strict=True):
             client = self._spec.clients[slot // self._spec.slots_per_client]
-            if self._messenger.homes.get(client) != host:
+            if self._messenger.host_by_process.get(client) != host:
                 raise SpecError(
-                    f"request: slot {slot} belongs to {client}, which is not on {host}."
+                    f"request batch: slot {slot} belongs to {client}, which is not on {host}."
                 )
-            parts = self._relay.request_parts(slot, rows)
+            parts = self._remote_requests.request_parts(slot, rows)
             if self._is_old(slot, host, seq):
                 self._messenger.counters.add("stale")
                 targets += [part.nbytes for part in parts]
                 last = self._answered.get(slot)
                 if last is not None and (last.host, last.seq) == (host, seq):
                     again.append(slot)
-            elif self._relay.withdraw(slot):
+            elif self._remote_requests.withdraw(slot):
                 self._open.pop(slot, None)
                 fresh.append(slot)
                 targets += parts
@@ -292,7 +294,7 @@ class RequestReceiver:
         for slot in fresh:
             at = positions[slot]
             self._begin(slot, _ReceivedRequest(host, message.seqs[at], message.rows[at]))
-        self._relay.submit(fresh)
+        self._remote_requests.submit(fresh)
         self._queued.update(queued)
         if again:
             self._reply(host, again, self._answered)
@@ -304,7 +306,7 @@ class RequestReceiver:
     def _begin(self, slot: int, one: _ReceivedRequest) -> None:
         self._open[slot] = one
         self._answered.pop(slot, None)
-        self._relay.memory.num_rows[slot] = one.rows
+        self._remote_requests.memory.num_rows[slot] = one.rows
         self._messenger.counters.add("requests")
 
     def turn(self, now: float) -> None:
@@ -314,38 +316,39 @@ class RequestReceiver:
         if not self._open:
             return
         ready: dict[str, list[int]] = {}
-        for slot in self._relay.answered():
+        for slot in self._remote_requests.answered():
             one = self._open.get(slot)
             if one is not None:
                 ready.setdefault(one.host, []).append(slot)
         for host, slots in ready.items():
-            for some in _split(slots, len(self._relay.pixels)):
+            for some in _split(slots, len(self._remote_requests.pixels)):
                 if self._reply(host, some, self._open):
                     for slot in some:
                         self._answered[slot] = self._open.pop(slot)
-                        self._relay.withdraw(slot)
+                        self._remote_requests.withdraw(slot)
 
     def _submit_queued(self) -> None:
         for slot, one in list(self._queued.items()):
-            if self._relay.memory.status[slot] == TAKEN or not self._relay.withdraw(slot):
+            remote = self._remote_requests
+            if remote.memory.status[slot] == TAKEN or not remote.withdraw(slot):
                 continue
             del self._queued[slot]
             assert one.saved_parts is not None
             for part, data in zip(
-                self._relay.request_parts(slot, one.rows), one.saved_parts, strict=True
+                remote.request_parts(slot, one.rows), one.saved_parts, strict=True
             ):
                 part[:] = data
             self._begin(slot, _ReceivedRequest(one.host, one.seq, one.rows))
-            self._relay.submit([slot])
+            remote.submit([slot])
 
     def _reply(self, host: str, slots: list[int], known: dict[int, _ReceivedRequest]) -> bool:
         rows = [known[slot].rows for slot in slots]
-        versions = [self._relay.memory.version[slot] for slot in slots]
+        versions = [self._remote_requests.memory.version[slot] for slot in slots]
         seqs = [known[slot].seq for slot in slots]
         parts = (
             part
             for slot, count in zip(slots, rows, strict=True)
-            for part in self._relay.reply_parts(slot, count)
+            for part in self._remote_requests.reply_parts(slot, count)
         )
         self._messenger.counters.add("replies", len(slots))
         return self._messenger.send(

@@ -1,13 +1,14 @@
 """The messages between bridges.
 
 Any message may be lost, doubled, late or cut short. So each message is either sent again until it
-is answered, or sent every second. Numbers (`seq`, `lease`, `version`) show which messages are old.
-Streams and policies are numbered in the order of the plan.
+is answered, or sent every second. Numbers (`seq`, `grant_id`, `version`) show which messages are
+old. Streams and policies are numbered in the order of the plan. A message's tag is the name of its
+class, and its handler is `on_` and that name: `GrantAccepted` is handled by `on_grant_accepted`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
@@ -24,7 +25,7 @@ _Ends = dict[Natural, dict[Natural, Annotated[int, msgspec.Meta(ge=0, le=2)]]]
 """For each stream, the state of each end: 0 has not come yet, 1 is there, 2 has left."""
 
 
-class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """First message of a connection: the sender's incarnation, and a digest of its plan."""
 
     incarnation: Natural
@@ -35,7 +36,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     """Whether the sender has received the other bridge's hello."""
 
 
-class PresenceReport(msgspec.Struct, array_like=True, frozen=True, tag="status"):
+class PresenceReport(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Which ends of streams are on the sender's host, and what it has of accounts and weights.
 
     It is sent at every change and every second, to the hosts that need it.
@@ -50,13 +51,13 @@ class PresenceReport(msgspec.Struct, array_like=True, frozen=True, tag="status")
     """The version of the weights that the sender has, by policy."""
     coming: dict[Natural, Natural] = {}
     """Number of parts of newer weights that the sender has received, by policy."""
-    anew: dict[Natural, tuple[Count, Count, Count]] = {}
+    restart_requests: dict[Natural, tuple[Count, Count, Count]] = {}
     """For streams that the receiver owns: the request of a trainer on the sender's host to set the
-    base version anew. Number of such requests so far, the new version, and fragments that are still
-    on their way to the trainer."""
+    base version again. Number of such requests so far, the new version, and fragments that are
+    still on their way to the trainer."""
 
 
-class RequestBatch(msgspec.Struct, array_like=True, frozen=True, tag="request"):
+class RequestBatch(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Rows that need an action; then, slot by slot, the bytes of the request's arrays."""
 
     stream: Natural
@@ -66,7 +67,7 @@ class RequestBatch(msgspec.Struct, array_like=True, frozen=True, tag="request"):
     """The number of each slot's request; it stays the same when the request is sent again."""
 
 
-class ReplyBatch(msgspec.Struct, array_like=True, frozen=True, tag="reply"):
+class ReplyBatch(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Replies of the policy; then, slot by slot, the bytes of the reply's arrays."""
 
     stream: Natural
@@ -76,57 +77,57 @@ class ReplyBatch(msgspec.Struct, array_like=True, frozen=True, tag="reply"):
     versions: _Versions
 
 
-class SlotRequest(msgspec.Struct, array_like=True, frozen=True, tag="want"):
+class SlotRequest(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Writers that wait for slots ask the stream's owner for them."""
 
     stream: Natural
     writers: _Slots
 
 
-class SlotGrant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
+class SlotGrant(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """The owner grants a slot to a writer."""
 
     stream: Natural
     writer: Natural
     ticket: Count
-    lease: Natural
+    grant_id: Natural
     """The number of this grant; no other grant ever has it."""
 
 
-class GrantAccepted(msgspec.Struct, array_like=True, frozen=True, tag="took"):
+class GrantAccepted(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Answer to a grant that has arrived."""
 
     stream: Natural
-    lease: Natural
+    grant_id: Natural
 
 
-class Fragment(msgspec.Struct, array_like=True, frozen=True, tag="fragment"):
+class Fragment(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """A committed fragment; then the bytes of its slot."""
 
     stream: Natural
-    lease: Natural
+    grant_id: Natural
     info: FragmentInfo
     whole: bool
     """Whether the bytes are the slot as one piece, not array by array."""
 
 
-class SlotReturned(msgspec.Struct, array_like=True, frozen=True, tag="return"):
+class SlotReturned(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """A granted slot is given back without a fragment."""
 
     stream: Natural
-    lease: Natural
+    grant_id: Natural
     lost: bool
     """Whether a fragment was begun in it, and lost."""
 
 
-class FragmentStored(msgspec.Struct, array_like=True, frozen=True, tag="done"):
+class FragmentStored(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Answer to a fragment or to a returned slot: the grant has ended."""
 
     stream: Natural
-    lease: Natural
+    grant_id: Natural
 
 
-class WeightsChunk(msgspec.Struct, array_like=True, frozen=True, tag="weights"):
+class WeightsChunk(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """A part of a policy's weights; then the bytes of the part."""
 
     policy: Natural
@@ -134,7 +135,7 @@ class WeightsChunk(msgspec.Struct, array_like=True, frozen=True, tag="weights"):
     part: Natural
 
 
-class ChunkStored(msgspec.Struct, array_like=True, frozen=True, tag="taken"):
+class ChunkStored(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """Answer to a part of a policy's weights that has arrived."""
 
     policy: Natural
@@ -142,7 +143,7 @@ class ChunkStored(msgspec.Struct, array_like=True, frozen=True, tag="taken"):
     part: Natural
 
 
-class RankNumbers(msgspec.Struct, array_like=True, frozen=True, tag="ranks"):
+class RankNumbers(msgspec.Struct, array_like=True, frozen=True, tag=True):
     """The numbers of a policy's ranks that are on the sender's host."""
 
     policy: Natural
@@ -155,7 +156,5 @@ Message = (
     Hello | PresenceReport | RequestBatch | ReplyBatch | SlotRequest | SlotGrant | GrantAccepted
     | Fragment | SlotReturned | FragmentStored | WeightsChunk | ChunkStored | RankNumbers
 )  # fmt: skip
-KINDS = (
-    "hello", "status", "request", "reply", "want", "grant", "took", "fragment", "return", "done",
-    "weights", "taken", "ranks",
-)  # fmt: skip
+KINDS = tuple(kind.__name__ for kind in get_args(Message))
+"""The tags of all messages."""

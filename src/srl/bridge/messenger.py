@@ -130,9 +130,9 @@ class PeerMessenger:
         self.counters = counters
         self.clock = clock
         self.peers = Peers(own="")
-        self.homes: dict[str, str] = {}
+        self.host_by_process: dict[str, str] = {}
         """The host of each process."""
-        self.former_homes: dict[str, str] = {}
+        self.former_host_by_process: dict[str, str] = {}
         """The host of each process in the previous address book."""
         self._links = links
         self._packs = packs
@@ -153,8 +153,8 @@ class PeerMessenger:
 
     def update(self, peers: Peers, gone: frozenset[str]) -> None:
         """Applies a newer address book."""
-        self.former_homes = self.homes
-        self.peers, self.homes = peers, peers.homes
+        self.former_host_by_process = self.host_by_process
+        self.peers, self.host_by_process = peers, peers.host_by_process
         self._hosts.clear()
         for host in gone:
             self._greeted.pop(host, None)
@@ -192,9 +192,9 @@ class PeerMessenger:
             self._hosts[id(processes)] = found
         return found
 
-    def at_home(self, processes: Iterable[str]) -> list[int]:
+    def indices_here(self, processes: Iterable[str]) -> list[int]:
         """The indices of the processes that are on this host."""
-        return [i for i, name in enumerate(processes) if self.homes.get(name) == self.own]
+        return [i for i, name in enumerate(processes) if self.host_by_process.get(name) == self.own]
 
     # -- greeting --------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class PeerMessenger:
         """Hosts that have said hello with the same plan."""
         return list(self._greeted)
 
-    def hello(self, host: str, message: Hello) -> None:
+    def on_hello(self, host: str, message: Hello) -> None:
         """Handles the hello of another host."""
         peer = self.peers.by_host.get(host)
         if peer is None or peer.incarnation != message.incarnation:

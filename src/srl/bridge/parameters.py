@@ -190,7 +190,7 @@ class WeightsSender:
         message = WeightsChunk(self._number, snapshot.version, part)
         return self._messenger.send(host, message, [snapshot.part(part)])
 
-    def taken(self, host: str, message: ChunkStored) -> None:
+    def on_chunk_stored(self, host: str, message: ChunkStored) -> None:
         """Handles the answer to a part: the part has arrived."""
         transfer = self._transfers.get(host)
         if transfer is None or transfer.snapshot.version != message.version:
@@ -254,7 +254,7 @@ class WeightsReceiver:
     def turn(self, now: float) -> None:
         """Does nothing: there is nothing to send."""
 
-    def weights(self, host: str, message: WeightsChunk, body: Body) -> None:
+    def on_weights_chunk(self, host: str, message: WeightsChunk, body: Body) -> None:
         """Handles an arrived part; the last part publishes the weights here.
 
         Bridges may have different address books for a moment. So any host of the tree may send.
@@ -266,7 +266,7 @@ class WeightsReceiver:
         nbytes = self._reader.nbytes
         if message.part >= _num_parts(nbytes):
             raise SpecError(
-                f"weights: expected {_num_parts(nbytes)} parts, got part {message.part}."
+                f"weights chunk: expected {_num_parts(nbytes)} parts, got part {message.part}."
             )
         if message.version <= self._reader.version:
             self._messenger.counters.add("stale")

@@ -18,7 +18,7 @@ from srl.services.parameters import ParameterWriter
 from srl.streams.admission import open_queue
 from srl.streams.inference import InferenceMemory
 
-STATUS_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 """How often everything is sent again, whether it has changed or not."""
 OPEN, LEFT = 1, 2
 
@@ -61,10 +61,10 @@ class Presence:
         }
         for admission in self._samples:
             queue = admission.queue
-            if queue.granted[0]:
+            if queue.owned_elsewhere[0]:
                 continue
             for writer, process in enumerate(queue.spec.writers):
-                was_there = self._messenger.former_homes.get(process) in gone
+                was_there = self._messenger.former_host_by_process.get(process) in gone
                 if queue.open_writers[writer] == OPEN and was_there:
                     queue.open_writers[writer] = 0
 
@@ -73,15 +73,15 @@ class Presence:
         seen = self._fingerprint()
         if seen == self._last_fingerprint and now < self._next_report:
             return
-        self._last_fingerprint, self._next_report = seen, now + STATUS_SECONDS
+        self._last_fingerprint, self._next_report = seen, now + REPORT_SECONDS
         for peer in self._messenger.peers.others:
             if not self._messenger.greeted(peer.host):
                 continue
-            status = self._status(peer.host)
+            report = self._report(peer.host)
             before, when = self._sent.get(peer.host, (None, 0.0))
-            if status != before or now >= when:
-                if self._messenger.send(peer.host, status):
-                    self._sent[peer.host] = (status, now + STATUS_SECONDS)
+            if report != before or now >= when:
+                if self._messenger.send(peer.host, report):
+                    self._sent[peer.host] = (report, now + REPORT_SECONDS)
                 else:
                     self._last_fingerprint = b""
 
@@ -92,7 +92,7 @@ class Presence:
         for admission in self._samples:
             queue = admission.queue
             states = queue.open_writers.tobytes()
-            versions = (admission.base_version, admission.first_ticket, admission.anew)
+            versions = (admission.base_version, admission.first_ticket, admission.restart_request)
             numbers = (queue.open_readers, *versions)
             parts += [states, *(array.tobytes() for array in numbers)]
             if LEFT in states:
@@ -101,21 +101,23 @@ class Presence:
         parts += [b"%d" % part.version for part in self._weights_receiver]
         return b"/".join(parts)
 
-    def _status(self, host: str) -> PresenceReport:
+    def _report(self, host: str) -> PresenceReport:
         messenger, plan = self._messenger, self._messenger.plan
-        here = messenger.at_home
+        here = messenger.indices_here
         clients = {
             number: {i: self._inference[number].open_clients[i] for i in here(spec.clients)}
             for number, spec in enumerate(plan.inference)
             if host in messenger.hosts(spec.servers)
         }
-        writers, readers, accounts, anew = {}, {}, {}, {}
+        writers, readers, accounts, restart_requests = {}, {}, {}, {}
         for number, admission in enumerate(self._samples):
             spec, queue = admission.spec, admission.queue
             if messenger.peers.hosts_of(spec.readers)[:1] == (host,):
                 writers[number] = {i: self._writer(number, i) for i in here(spec.writers)}
-                if admission.anew[0]:
-                    anew[number] = tuple(int(cell) for cell in admission.anew)
+                if admission.restart_request[0]:
+                    restart_requests[number] = tuple(
+                        int(cell) for cell in admission.restart_request
+                    )
             if host in messenger.hosts(spec.writers) and here(spec.readers):
                 readers[number] = {i: int(queue.open_readers[i]) for i in here(spec.readers)}
                 numbers = (admission.base_version, admission.first_ticket, queue.next_ticket)
@@ -126,7 +128,7 @@ class Presence:
         versions = {number: part.version for number, part in reporting.items()}
         coming = {number: part.coming for number, part in reporting.items()}
         return PresenceReport(
-            clients, writers, readers, accounts, versions, coming, anew,  # type: ignore[arg-type]
+            clients, writers, readers, accounts, versions, coming, restart_requests,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def _writer(self, number: int, writer: int) -> int:
@@ -136,7 +138,7 @@ class Presence:
 
     # -- hearing ---------------------------------------------------------------------------------
 
-    def status(self, host: str, message: PresenceReport) -> None:
+    def on_presence_report(self, host: str, message: PresenceReport) -> None:
         """Copies what another host reports about its own ends."""
         plan = self._messenger.plan
         for number, states in message.clients.items():
@@ -152,8 +154,8 @@ class Presence:
             self._mirror_writers(host, number, states)
         for number, states in message.readers.items():
             self._mirror_readers(host, number, states, message.accounts.get(number))
-        for number, asked in message.anew.items():
-            self._count_anew(host, number, *asked)
+        for number, asked in message.restart_requests.items():
+            self._restart_version_count(host, number, *asked)
         for number, version in message.versions.items():
             trainers = one_of(plan.weights, number).trainers
             self._weights_sender[number].has(host, version, message.coming.get(number, 0))
@@ -167,7 +169,7 @@ class Presence:
         self._check(host, spec.writers, states)
         queue = self._samples[number].queue
         changed = {i: s for i, s in states.items() if queue.open_writers[i] != s}
-        if queue.granted[0] or not changed:
+        if queue.owned_elsewhere[0] or not changed:
             return
         for writer, state in changed.items():
             queue.open_writers[writer] = state
@@ -179,11 +181,13 @@ class Presence:
     ) -> None:
         spec = one_of(self._messenger.plan.samples, number).spec
         if not states:
-            raise SpecError(f"status: {host} reports on stream {number}, but runs no reader of it.")
+            raise SpecError(
+                f"presence report: {host} reports on stream {number}, but runs no reader of it."
+            )
         self._check(host, spec.readers, states)
         admission = self._samples[number]
         queue, first_ticket = admission.queue, admission.first_ticket
-        if not queue.granted[0]:
+        if not queue.owned_elsewhere[0]:
             return
         before = (queue.open_readers.tobytes(), first_ticket.tobytes())
         for reader, state in states.items():
@@ -193,23 +197,27 @@ class Presence:
         if (queue.open_readers.tobytes(), first_ticket.tobytes()) != before:
             self._arena.wake(*spec.writers)
 
-    def _count_anew(self, host: str, number: int, times: int, version: int, under_way: int) -> None:
+    def _restart_version_count(
+        self, host: str, number: int, times: int, version: int, under_way: int
+    ) -> None:
         spec = one_of(self._messenger.plan.samples, number).spec
         admission = self._samples[number]
-        if admission.queue.granted[0] or self._done_requests.get((host, number), 0) >= times:
+        done = self._done_requests.get((host, number), 0)
+        if admission.queue.owned_elsewhere[0] or done >= times:
             return
         self._done_requests[host, number] = times
         # A new owner, or a new bridge of the same owner, also hears of requests that are done.
         request = [times, version, under_way]
-        if version >= admission.base_version[0] and admission.anew.tolist() != request:
+        if version >= admission.base_version[0] and admission.restart_request.tolist() != request:
             with admission.queue.lock():
-                admission.count_anew(version, under_way)
-            admission.anew[:] = request
+                admission.restart_version_count(version, under_way)
+            admission.restart_request[:] = request
             self._arena.wake(*spec.writers)
 
     def _check(self, host: str, processes: Sequence[str], states: dict[int, int]) -> None:
+        host_of = self._messenger.host_by_process.get
         for index in states:
-            if index >= len(processes) or self._messenger.homes.get(processes[index]) != host:
+            if index >= len(processes) or host_of(processes[index]) != host:
                 raise SpecError(
-                    f"status: {host} reports on process {index}, which it does not run."
+                    f"presence report: {host} reports on process {index}, which it does not run."
                 )

@@ -44,21 +44,21 @@ class RankExchange:
         if self._is_single:
             return
         self._sent.clear()
-        former = self._messenger.former_homes
+        former = self._messenger.former_host_by_process
         for rank, process in enumerate(self._processes):
             if former.get(process) in gone:
                 self._table.remove(rank)
                 self._arena.wake(*self._local_processes())
 
     def _local_processes(self) -> list[str]:
-        return [self._processes[rank] for rank in self._messenger.at_home(self._processes)]
+        return [self._processes[rank] for rank in self._messenger.indices_here(self._processes)]
 
     def turn(self, now: float) -> None:
         """Sends the numbers of this host's ranks to the other hosts."""
         if self._is_single:
             return
         hosts = self._messenger.hosts(self._processes)
-        own = self._messenger.at_home(self._processes) if hosts else []
+        own = self._messenger.indices_here(self._processes) if hosts else []
         if not own:
             return
         seen = self._table.fingerprint()
@@ -73,16 +73,18 @@ class RankExchange:
             if self._messenger.send(host, message):
                 self._sent[host] = (seen, now + REPEAT_SECONDS)
 
-    def ranks(self, host: str, message: RankNumbers) -> None:
+    def on_rank_numbers(self, host: str, message: RankNumbers) -> None:
         """Copies the numbers of another host's ranks into the table here."""
         for rank, row in message.rows.items():
             known = not self._is_single and rank < len(self._processes)
-            if not known or self._messenger.homes.get(self._processes[rank]) != host:
-                raise SpecError(f"ranks: {host} reports on rank {rank}, which it does not run.")
+            if not known or self._messenger.host_by_process.get(self._processes[rank]) != host:
+                raise SpecError(
+                    f"rank numbers: {host} reports on rank {rank}, which it does not run."
+                )
             if len(row) != ROW or not all(-1 <= number <= MAX_COUNT for number in row[-COUNTED:]):
                 raise SpecError(
-                    f"ranks: expected {ROW} numbers of a rank, the last {COUNTED} of them from "
-                    f"-1 to {MAX_COUNT}, got {row}."
+                    f"rank numbers: expected {ROW} numbers of a rank, the last {COUNTED} of them "
+                    f"from -1 to {MAX_COUNT}, got {row}."
                 )
         if self._table.merge(message.epoch, message.rows):
             self._arena.wake(*self._local_processes())

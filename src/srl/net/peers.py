@@ -57,7 +57,7 @@ class Peers(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(peer for peer in self.peers if peer.host != self.own)
 
     @property
-    def homes(self) -> dict[str, str]:
+    def host_by_process(self) -> dict[str, str]:
         """The host of each process."""
         return {process: peer.host for peer in self.peers for process in peer.processes}
 

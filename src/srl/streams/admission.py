@@ -3,10 +3,10 @@
 A stream without a bound on policy age does without: a free slot is all that a writer waits for.
 `Admission` then only counts batches, by which trainers that learn together agree where they are.
 
-`PolicyAge` bounds how old data is when it is consumed. The fragment with ticket n is in batch
-n // fragments_per_batch, so the version that will consume it is known when it begins. A single
-reader takes tickets in the order of their numbers, which makes the bound exact. Tickets of a reader
-or writer that died are handed out again, so every batch is made of the same tickets whatever
+`AgeBoundAdmission` bounds how old data is when it is consumed. The fragment with ticket n is in
+batch n // fragments_per_batch, so the version that will consume it is known when it begins. A
+single reader takes tickets in the order of their numbers, which makes the bound exact. Tickets of a
+reader or writer that died are handed out again, so every batch is made of the same tickets whatever
 happens. The ticket of an overdue writer is handed out again, too; its fragment gets a new one at
 its commit. Meanwhile a ready fragment takes the place of the missing one. A reader that has fallen
 behind the readers of other ranks gives up fragments of a batch that is over.
@@ -63,19 +63,19 @@ class Admission:
     """The version of batch 0; batch n is consumed at version `base_version + n`."""
     first_ticket: np.ndarray
     """The number of tickets before batch 0. It grows by the fragments that dead readers lost, where
-    tickets are not taken in order. `count_anew` sets it, too."""
-    open_from: np.ndarray
+    tickets are not taken in order. `restart_version_count` sets it, too."""
+    first_unacknowledged: np.ndarray
     """The first ticket that each reader has not acknowledged. In order or not, it grows with each
     acknowledged fragment."""
-    anew: np.ndarray
+    restart_request: np.ndarray
     """A request of a trainer here to the owner: how often it has asked, then the version and the
-    number of fragments under way for `count_anew`."""
+    number of fragments under way for `restart_version_count`."""
 
     def claim(self, writer: int, newest_version: int) -> int | Blocked:
         """Claims a slot for a writer that has weights of `newest_version`; returns the slot, or why
         there is none."""
         queue = self.queue
-        index = queue.claim_granted(writer) if queue.granted[0] else queue.claim(writer)
+        index = queue.claim_granted(writer) if queue.owned_elsewhere[0] else queue.claim(writer)
         return "slots" if index is None else index
 
     def commit(self, index: int, info: FragmentInfo) -> list[str]:
@@ -90,7 +90,7 @@ class Admission:
     def give_back(self, writer: int, *, died: bool) -> int:
         """Gives back the slots that a writer has not committed, and returns the number of fragments
         that were begun in them."""
-        if self.queue.granted[0]:
+        if self.queue.owned_elsewhere[0]:
             return self.queue.hand_back(writer, died=died)
         held = self.queue.unwritten(writer)
         self.free_unwritten(held)
@@ -122,29 +122,30 @@ class Admission:
 
     def next_batch(self, reader: int) -> int:
         """The number of the batch that a reader acknowledges next. Needs no lock."""
-        return int(self.open_from[reader]) // self.spec.fragments_per_batch
+        return int(self.first_unacknowledged[reader]) // self.spec.fragments_per_batch
 
     def skip_batch(self, reader: int, held: int) -> None:
         """Gives up a reader's next batch, of which it has released `held` fragments."""
         self.queue.taken[reader] -= held
         self.queue.dropped[OUT_OF_TURN] += held
-        self.open_from[reader] = (self.next_batch(reader) + 1) * self.spec.fragments_per_batch
+        next_batch = self.next_batch(reader) + 1
+        self.first_unacknowledged[reader] = next_batch * self.spec.fragments_per_batch
 
-    def number_anew(self, indices: np.ndarray, version: int) -> None:
+    def restart_tickets(self, indices: np.ndarray, version: int) -> None:
         """Begins again with tickets, at a version or a later one; the slots keep being written."""
         self.queue.ticket[indices] = np.arange(indices.size)
         self.queue.next_ticket[0] = indices.size
         self.first_ticket[0] = 0
         self.base_version[0] = max(int(self.base_version[0]), version)
 
-    def count_anew(self, version: int, under_way: int) -> None:
+    def restart_version_count(self, version: int, under_way: int) -> None:
         """Restarts the version count: after `under_way` more fragments, those that leave the stream
         are for `version`."""
         self.first_ticket[0] = int(self.queue.next_ticket[0]) + under_way
         self.base_version[0] = version
 
 
-class PolicyAge(Admission):
+class AgeBoundAdmission(Admission):
     """A stream's queue with a bound on policy age, `spec.max_policy_age`."""
 
     def __init__(self, spec: SampleSpec, arena: Arena) -> None:
@@ -152,11 +153,11 @@ class PolicyAge(Admission):
         assert spec.max_policy_age is not None
         self._max_age: int = spec.max_policy_age
         self._in_order = len(spec.readers) == 1
-        self._next_look = 0.0
+        self._next_poll = 0.0
 
     since: np.ndarray
     """When the slot was claimed, in nanoseconds of this host's clock."""
-    usual: np.ndarray
+    usual_seconds: np.ndarray
     """Seconds that a fragment of each writer usually takes; 0 before its first one."""
     next_taken: np.ndarray
     """The ticket that each reader takes next; only where tickets are taken in order."""
@@ -170,7 +171,7 @@ class PolicyAge(Admission):
     def claim(self, writer: int, newest_version: int) -> int | Blocked:
         """Claims a slot, unless the weights are too old for its ticket."""
         queue = self.queue
-        if queue.granted[0]:
+        if queue.owned_elsewhere[0]:
             found = queue.find_granted(writer)
             # Without a slot: the owner's next ticket, as this host last heard of it.
             ticket = int(queue.next_ticket[0] if found is None else queue.ticket[found])
@@ -212,7 +213,7 @@ class PolicyAge(Admission):
         """Hands a written slot to the readers, or drops a fragment that is too late."""
         queue = self.queue
         queue.count(index, info)
-        if not queue.granted[0] and self.spec.patience_seconds:
+        if not queue.owned_elsewhere[0] and self.spec.patience_seconds:
             self._update_usual(index)
             if queue.ticket.item(index) == LATE and not self._renew_ticket(index):
                 queue.drop(index, TOO_LATE)
@@ -222,8 +223,9 @@ class PolicyAge(Admission):
     def _update_usual(self, index: int) -> None:
         writer = self.queue.writer.item(index)
         seconds = max(1e-3, (time.monotonic_ns() - self.since.item(index)) / 1e9)
-        usual = self.usual.item(writer) or seconds
-        self.usual[writer] = min(max(seconds, usual / _MAX_USUAL_CHANGE), usual * _MAX_USUAL_CHANGE)
+        usual = self.usual_seconds.item(writer) or seconds
+        least, most = usual / _MAX_USUAL_CHANGE, usual * _MAX_USUAL_CHANGE
+        self.usual_seconds[writer] = min(max(seconds, least), most)
 
     def _renew_ticket(self, index: int) -> bool:
         """Gives the next ticket to the fragment of a writer that was overdue; False if the fragment
@@ -268,16 +270,16 @@ class PolicyAge(Admission):
         self.returned[: kept.size] = kept
         self.num_returned[0] = kept.size
 
-    def number_anew(self, indices: np.ndarray, version: int) -> None:
+    def restart_tickets(self, indices: np.ndarray, version: int) -> None:
         """Begins again with tickets; none are to be handed out again."""
-        super().number_anew(indices, version)
+        super().restart_tickets(indices, version)
         self.num_returned[0] = 0
 
-    def count_anew(self, version: int, under_way: int) -> None:
+    def restart_version_count(self, version: int, under_way: int) -> None:
         """Restarts the version count, at the ticket that leaves the stream next."""
-        super().count_anew(version, under_way)
+        super().restart_version_count(version, under_way)
         if self._in_order:
-            self.first_ticket[0] = int(self.open_from.max()) + under_way
+            self.first_ticket[0] = int(self.first_unacknowledged.max()) + under_way
 
     # -- the reader that takes tickets in order ----------------------------------------------------
 
@@ -307,7 +309,7 @@ class PolicyAge(Admission):
         first = ready[len(behind)] if len(behind) < len(ready) else -1
         if first >= 0 and (at_end or queue.ticket[first] == wanted):
             return first, freed
-        self._next_look = time.monotonic() + self.spec.look_seconds
+        self._next_poll = time.monotonic() + self.spec.poll_seconds
         passed = self._pass_over(reader)
         if first >= 0 and not self._stand_in(reader, first):
             first = -1
@@ -316,7 +318,7 @@ class PolicyAge(Admission):
 
     def is_due(self) -> bool:
         """Whether a waiting reader must look for a writer that is overdue. Needs no lock."""
-        return self.spec.patience_seconds > 0 and time.monotonic() >= self._next_look
+        return self.spec.patience_seconds > 0 and time.monotonic() >= self._next_poll
 
     def _pass_over(self, reader: int) -> bool:
         """Puts back the ticket that a reader waits for, if its writer is overdue; returns whether
@@ -329,7 +331,7 @@ class PolicyAge(Admission):
         if not self.spec.patience_seconds or not held.any():
             return False
         index = int(np.flatnonzero(held)[0])
-        usual = float(self.usual[queue.writer[index]])
+        usual = float(self.usual_seconds[queue.writer[index]])
         patience = max(self.spec.patience_seconds, _USUAL_FACTOR * usual)
         if not usual:
             patience = _FIRST_FACTOR * self.spec.patience_seconds
@@ -361,7 +363,7 @@ class PolicyAge(Admission):
             lost = super().lose_taken(reader, held)
             self.first_ticket[0] += lost
             return lost
-        first, end = int(self.open_from[reader]), int(self.next_taken[reader])
+        first, end = int(self.first_unacknowledged[reader]), int(self.next_taken[reader])
         tickets = np.union1d(np.arange(first, end), self.queue.ticket[held])
         self.next_taken[reader] = first
         self.put_back(tickets)
@@ -371,7 +373,7 @@ class PolicyAge(Admission):
         """Gives up a reader's next batch: fragments of it that are still to come are dropped."""
         super().skip_batch(reader, held)
         if self._in_order:
-            first, next_ticket = int(self.open_from[reader]), self.queue.next_ticket
+            first, next_ticket = int(self.first_unacknowledged[reader]), self.queue.next_ticket
             self.next_taken[reader] = max(int(self.next_taken[reader]), first)
             next_ticket[0] = max(int(next_ticket[0]), first)
             self._drop_returned_before(first)
@@ -379,7 +381,7 @@ class PolicyAge(Admission):
 
 def open_queue(spec: SampleSpec, arena: Arena) -> Admission:
     """A stream's queue, behind the admission that its spec asks for."""
-    return (Admission if spec.max_policy_age is None else PolicyAge)(spec, arena)
+    return (Admission if spec.max_policy_age is None else AgeBoundAdmission)(spec, arena)
 
 
 def sample_bytes(spec: SampleSpec) -> int:
@@ -392,15 +394,15 @@ def _shapes(spec: SampleSpec) -> dict[str, Shape]:
     found = {
         "base_version": Shape((1,), "int64"),
         "first_ticket": Shape((1,), "int64"),
-        "open_from": Shape((readers,), "int64"),
-        "anew": Shape((3,), "int64"),
+        "first_unacknowledged": Shape((readers,), "int64"),
+        "restart_request": Shape((3,), "int64"),
     }
     if spec.max_policy_age is None:
         return found
     return {
         **found,
         "since": Shape((spec.slots,), "int64"),
-        "usual": Shape((len(spec.writers),), "float64"),
+        "usual_seconds": Shape((len(spec.writers),), "float64"),
         "next_taken": Shape((readers,), "int64"),
         # Room for the tickets of slots and of readers: a batch in use and one that fills.
         "returned": Shape((2 * spec.slots + 4 * spec.fragments_per_batch,), "int64"),

@@ -67,11 +67,10 @@ class InferenceMemory:
         self.num_rows = memoryview(views["num_rows"])
         self.version = memoryview(views["version"])
         self.open_clients = memoryview(views["open_clients"])
-        self.relayed = memoryview(views["relayed"])
+        self.used_by_bridge = memoryview(views["used_by_bridge"])
         """1: a bridge also takes or submits requests, for other hosts."""
         self.waiting = memoryview(views["waiting"])
-        """1: the last `poll` of the server found nothing, and no client has woken it since. (The
-        last entry is for the bridge.)"""
+        """1: the last `poll` of the server found nothing, and no client has woken it since."""
         self.request = InferenceRequest(
             obs=views["obs"],
             policy_state=views["fed"],
@@ -102,8 +101,8 @@ def _shapes(spec: InferenceSpec) -> dict[str, Tree]:
         "num_rows": Shape((slots,), "int64"),
         "version": Shape((slots,), "int64"),
         "open_clients": Shape((len(spec.clients),), "uint8"),
-        "relayed": Shape((1,), "uint8"),
-        "waiting": Shape((len(spec.servers) + 1,), "uint8"),
+        "used_by_bridge": Shape((1,), "uint8"),
+        "waiting": Shape((len(spec.servers),), "uint8"),
         "obs": tree_map(leaf, spec.agent.obs),
         "fed": tree_map(leaf, spec.policy_state),
         "is_first": Shape((slots, rows), "bool"),
@@ -239,7 +238,7 @@ class InferenceServer:
         """Takes submitted slots, as many as fit into `max_rows` but at least one; 0 takes all."""
         memory = self._memory
         slots = slots_with(memory.status, SUBMITTED)
-        if slots and (not self._is_only_server or memory.relayed[0]):
+        if slots and (not self._is_only_server or memory.used_by_bridge[0]):
             with self._arena.lock(f"inference/{self.spec.name}"):
                 slots = self._mark_taken(slots_with(memory.status, SUBMITTED), max_rows)
         elif slots:

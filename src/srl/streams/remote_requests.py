@@ -39,7 +39,7 @@ class RemoteRequests:
         self._replies = _SlotBytes(replies, spec.rows)
         self.pixels = [array.dtype == "uint8" for array in requests]
         """For each array of a request: whether it holds bytes such as pixels."""
-        memory.relayed[0] = 1
+        memory.used_by_bridge[0] = 1
 
     def request_parts(self, slot: int, num_rows: int) -> list[memoryview]:
         """The bytes of a slot's request, array by array."""

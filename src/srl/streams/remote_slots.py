@@ -1,7 +1,7 @@
 """A sample stream on several hosts: the readers' host owns it, and grants slots to writers on other
 hosts.
 
-Only the owner hands out tickets. On the other hosts the stream is *granted*: a writer there can
+Only the owner hands out tickets. On the other hosts it is `owned_elsewhere`: a writer there can
 claim only slots that the owner granted to it. When it commits one, the bridges carry the fragment
 into the slot that the owner keeps for it. The two classes here are the ends that bridges use.
 """
@@ -49,7 +49,7 @@ class _StreamEnd:
         return self.spec.record.pixels()
 
 
-class GrantingStream(_StreamEnd):
+class OwnerEnd(_StreamEnd):
     """The owner's end of a stream: grants slots and receives the fragments."""
 
     def grant(self, writer: int, newest_version: int | None) -> tuple[int, int] | None:
@@ -83,14 +83,14 @@ class GrantingStream(_StreamEnd):
         return [int(index) for index in held if queue.writer[index] in writers]
 
 
-class GrantedStream(_StreamEnd):
+class RemoteWritersEnd(_StreamEnd):
     """The end on a writers' host: receives grants, and gives up the fragments."""
 
     def begin(self) -> None:
-        """Makes the stream a granted one on this host, without any granted slots yet."""
+        """Makes the stream one of another owner, without any granted slots yet."""
         queue = self.queue
         with self.queue.lock():
-            queue.granted[0] = 1
+            queue.owned_elsewhere[0] = 1
             self._free_as_lost(np.flatnonzero(np.isin(queue.status, (GRANTED, READY, LEFT, LOST))))
         self.queue.wake(self.spec.writers)
 
@@ -112,13 +112,13 @@ class GrantedStream(_StreamEnd):
         or later. All other slots of the former owner are freed, and their fragments are lost.
         """
         queue = self.queue
-        if not queue.granted[0]:
+        if not queue.owned_elsewhere[0]:
             return
         with self.queue.lock():
             writing = np.flatnonzero(queue.status == WRITING)
             self._free_as_lost(np.flatnonzero(queue.status != WRITING))
-            self._admission.number_anew(writing, newest_version)
-            queue.granted[0] = 0
+            self._admission.restart_tickets(writing, newest_version)
+            queue.owned_elsewhere[0] = 0
         self.queue.wake_all()
 
     def waiting_writers_here(self) -> list[int]:

@@ -64,7 +64,7 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.record
 
     @property
-    def look_seconds(self) -> float:
+    def poll_seconds(self) -> float:
         """Interval at which a waiting reader must call `take`: no process wakes it when a writer
         becomes overdue."""
         return min(1.0, self.patience_seconds / 4 or 1.0)
@@ -140,13 +140,13 @@ class SampleSink:
         """A free slot, or None if there is none or if `newest_version` (the newest weights) is
         still too old."""
         admission, queue = self._admission, self._queue
-        granted = bool(queue.granted[0])
+        owned_elsewhere = bool(queue.owned_elsewhere[0])
         with queue.lock():
             asked = queue.waiting_writers[self._writer]
             index = admission.claim(self._writer, newest_version)
         if isinstance(index, str):
             self.waits_for = index
-            if granted and not asked:
+            if owned_elsewhere and not asked:
                 # Wakes the bridge, which asks the readers' host for a slot.
                 queue.wake(self.spec.readers)
             return None
@@ -166,7 +166,7 @@ class SampleSink:
         queue = self._queue
         with queue.lock():
             waiting = self._admission.commit(index, info)
-        queue.wake(self.spec.readers if queue.granted[0] else waiting)
+        queue.wake(self.spec.readers if queue.owned_elsewhere[0] else waiting)
 
     def close(self) -> None:
         """Leaves the stream: readers take what is ready and then see it closed. A slot that is
@@ -206,14 +206,14 @@ class SampleSource:
         self._admission = open_queue(spec, arena)
         self._queue = queue = self._admission.queue
         self._is_waiting = queue.waiting_readers[reader : reader + 1].data
-        self._granted = queue.granted.data
+        self._owned_elsewhere = queue.owned_elsewhere.data
         queue.open_readers[reader] = 1
 
     @property
     def here(self) -> bool:
         """Whether this host hands out the stream's slots. After the readers moved to this host, it
         is False until the bridge makes this host the owner. Then the readers are woken."""
-        return not self._granted[0]
+        return not self._owned_elsewhere[0]
 
     @property
     def closed(self) -> bool:
@@ -222,9 +222,9 @@ class SampleSource:
         return bool((queue.open_writers == 2).all()) and not queue.ready(self._reader)
 
     @property
-    def look_seconds(self) -> float:
+    def poll_seconds(self) -> float:
         """Interval at which a waiting reader must call `take`."""
-        return self.spec.look_seconds
+        return self.spec.poll_seconds
 
     def take(self) -> TakenFragment | None:
         """The next fragment for this reader, or None if none is ready."""
@@ -265,7 +265,7 @@ class SampleSource:
     def acknowledge(self, count: int) -> None:
         """Counts released fragments as consumed, after the update that used them."""
         self._queue.consumed[self._reader] += count
-        self._admission.open_from[self._reader] += count
+        self._admission.first_unacknowledged[self._reader] += count
 
     @property
     def due(self) -> int:
@@ -290,12 +290,12 @@ class SampleSource:
         self._queue.wake(self.spec.writers)
 
 
-def create_sample(spec: SampleSpec, arena: Arena, *, granted: bool = False) -> None:
-    """Reserves the stream's memory; `granted`: another host grants its slots. The first claim of a
-    slot marks its memory as unwritten."""
+def create_sample(spec: SampleSpec, arena: Arena, *, owned_elsewhere: bool = False) -> None:
+    """Reserves the stream's memory; `owned_elsewhere`: another host grants its slots. The first
+    claim of a slot marks its memory as unwritten."""
     admission = open_queue(spec, arena)
     admission.base_version[0] = spec.base_version
-    admission.queue.granted[0] = granted
+    admission.queue.owned_elsewhere[0] = owned_elsewhere
 
 
 def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
@@ -305,7 +305,7 @@ def reclaim_writer(spec: SampleSpec, arena: Arena, writer: int) -> int:
     queue = admission.queue
     with queue.lock():
         lost = admission.give_back(writer, died=True)
-        if not queue.granted[0]:
+        if not queue.owned_elsewhere[0]:
             queue.dropped[WRITER_DIED] += lost
         queue.open_writers[writer] = 0
     queue.wake_all()
@@ -346,11 +346,11 @@ def propagate_version(
         # Workers in between may write more or fewer fragments than they read.
         under_way = -(-written * other.fragments_per_batch // spec.fragments_per_batch)
         admission = open_queue(other, arena)
-        if admission.queue.granted[0]:
-            admission.anew[1:] = version, under_way
-            admission.anew[0] += 1
+        if admission.queue.owned_elsewhere[0]:
+            admission.restart_request[1:] = version, under_way
+            admission.restart_request[0] += 1
             arena.wake(*other.readers)
             continue
         with admission.queue.lock():
-            admission.count_anew(version, under_way)
+            admission.restart_version_count(version, under_way)
         arena.wake(*other.writers)

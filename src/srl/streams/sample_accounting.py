@@ -35,7 +35,7 @@ def account(spec: SampleSpec, arena: Arena) -> StreamAccount:
     with queue.lock():
         # Readers acknowledge without the lock.
         consumed = int(queue.consumed.sum())
-        ready = 0 if queue.granted[0] else int((queue.status == READY).sum())
+        ready = 0 if queue.owned_elsewhere[0] else int((queue.status == READY).sum())
         return StreamAccount(
             produced=int(queue.produced.sum()),
             consumed=consumed,

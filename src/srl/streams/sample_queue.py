@@ -116,7 +116,7 @@ class SampleQueue:
     waiting_writers: np.ndarray
     """1: the writer waits for a slot; `waiting_readers` likewise, for a fragment."""
     waiting_readers: np.ndarray
-    granted: np.ndarray
+    owned_elsewhere: np.ndarray
     """1: the readers are on another host, which grants the slots here."""
 
     def lock(self) -> AbstractContextManager[None]:
@@ -175,7 +175,7 @@ class SampleQueue:
         self.origin[index], self.sequence[index] = info.origin, info.sequence
         self.reader[index] = -1
         self.pending[index] = (1 << len(self.spec.readers)) - 1
-        if not self.granted[0]:
+        if not self.owned_elsewhere[0]:
             writer = self.writer.item(index)
             self.produced_before[writer] = self.produced[writer]
             self.committing[writer] = index + 1
@@ -310,6 +310,6 @@ def _shapes(spec: SampleSpec) -> dict[str, Shape]:
         "dropped": (len(DROP_REASONS), "int64"),
         **dict.fromkeys(("open_writers", "waiting_writers"), (writers, "uint8")),
         **dict.fromkeys(("open_readers", "waiting_readers"), (readers, "uint8")),
-        "granted": (1, "uint8"),
+        "owned_elsewhere": (1, "uint8"),
     }
     return {name: Shape((count,), dtype) for name, (count, dtype) in dtypes.items()}

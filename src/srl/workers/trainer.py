@@ -83,7 +83,7 @@ class TrainerWorker(Worker):
         self._training = BatchBuilder(spec.trajectory, spec.fragments_per_batch)
         self._has_learned = False
         """Whether it has what this run has learned, and not only what it started with."""
-        self._wait = Wait("samples", source.look_seconds)
+        self._wait = Wait("samples", source.poll_seconds)
         self._wait_others = Wait("workers")
         self._wait_slots = Wait("slots")
 

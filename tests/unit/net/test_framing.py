@@ -75,11 +75,11 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_message_that_claims_to_be_huge_costs_nothing() -> None:
-    header = msgspec.msgpack.encode([["want", 0, [0]], [1 << 40]])
+    header = msgspec.msgpack.encode([["SlotRequest", 0, [0]], [1 << 40]])
     tracemalloc.start()
     with pytest.raises(SpecError, match="cannot be"):
         FRAMING.decode([memoryview(header), memoryview(b"x" * 100)])
-    header = msgspec.msgpack.encode([["want", 0, [0]], [20_000]])
+    header = msgspec.msgpack.encode([["SlotRequest", 0, [0]], [20_000]])
     _, body = FRAMING.decode([memoryview(header), memoryview(b"x" * 100)])
     with pytest.raises(SpecError):
         body.copy_into([np.empty(100, np.uint8).data])
@@ -93,8 +93,9 @@ def test_a_message_that_claims_to_be_huge_costs_nothing() -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        ["want", 0, []], ["want", -1, [0]], ["want", 0, [-1]], ["want", 0], ["nothing"], [],
-        ["want", "0", [0]], ["want", 1 << 63, [0]], ["request", 0, [0] * 5000, [1], [1]],
+        ["SlotRequest", 0, []], ["SlotRequest", -1, [0]], ["SlotRequest", 0, [-1]],
+        ["SlotRequest", 0], ["SlotRequest", "0", [0]], ["SlotRequest", 1 << 63, [0]],
+        ["RequestBatch", 0, [0] * 5000, [1], [1]], ["nothing"], [],
     ],
 )  # fmt: skip
 def test_headers_that_no_bridge_would_send_are_refused(header: list[object]) -> None:

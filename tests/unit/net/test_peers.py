@@ -32,7 +32,7 @@ BOOK = Peers(
 def test_the_book_says_who_is_where() -> None:
     assert BOOK.me.incarnation == 2
     assert [peer.host for peer in BOOK.others] == ["a", "c"]
-    assert BOOK.homes["actor-1"] == "b"
+    assert BOOK.host_by_process["actor-1"] == "b"
     assert BOOK.hosts_of(["policy-0", "trainer-0", "nobody"]) == ("a", "c")
     assert Peers(own="x").me == Peer(host="x"), "before it is listed"
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from srl.streams.admission import PolicyAge
+from srl.streams.admission import AgeBoundAdmission
 
 
 class Watched:
@@ -41,7 +41,7 @@ def test_no_ticket_is_lost_by_who_dies_over_it(old: list[int], new: list[int]) -
         num_returned=Watched(np.array([len(old)]), note),
         queue=SimpleNamespace(next_ticket=np.array([20])),
     )
-    PolicyAge.put_back(admission, np.array(new))
+    AgeBoundAdmission.put_back(admission, np.array(new))
     assert all(found >= set(old) for found in seen), seen
     count = int(admission.num_returned.values[0])
     assert admission.returned.values[:count].tolist() == sorted({*old, *new}, reverse=True)

@@ -166,12 +166,12 @@ def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None
 def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:
     bench = Bench()
     queue = open_queue(SAMPLES, bench.arena).queue
-    queue.granted[0] = 1
+    queue.owned_elsewhere[0] = 1
     trainer = bench.trainer()
     assert isinstance(trainer.step(), Wait)
     assert bench.newest.version == -1
     assert not trainer.settled
-    queue.granted[0] = 0
+    queue.owned_elsewhere[0] = 0
     assert trainer.step() is MADE
     assert trainer.settled
 

@@ -119,7 +119,7 @@ class AgentSession:
                 create_inference(asked.spec, self._arena, clients=())
         for name, stream in plan.samples.items():
             # Another host grants the slots, until the bridge learns that the readers are here.
-            create_sample(stream.spec, self._arena, granted=True)
+            create_sample(stream.spec, self._arena, owned_elsewhere=True)
             self._samples[name] = open_queue(stream.spec, self._arena).queue
         self._node.attach(plan, brief.run_dir, lazy=True, address=self._bind)
         self._supervisor.start(plan, self._bind, self._port)

@@ -90,8 +90,8 @@ class ProcessRun:
             if plan.carrier != "inline":
                 inference.create_inference(plan.spec, self.arena)
         for stream in self._plan.samples.values():
-            granted = not self.process_table.reads_here(stream)
-            sample.create_sample(stream.spec, self.arena, granted=granted)
+            owned_elsewhere = not self.process_table.reads_here(stream)
+            sample.create_sample(stream.spec, self.arena, owned_elsewhere=owned_elsewhere)
         self.process_table.checkpoint = str(checkpoint.path.absolute()) if checkpoint else ""
         self.process_table.attach(self._plan, controller.stats_table)
         self._checkpointing = Checkpointing(controller, self.process_table)
