@@ -59,10 +59,10 @@ from srl.launch.run.signals import StopSignals
 from srl.net.keys import load_join_key
 from srl.net.peers import read_peers, write_peers
 from srl.net.sockets import Wire
+from srl.plan import Plan
 from srl.recipes.classic import cartpole
 from srl.services.worker_stats import StatsTable
 from srl.streams.admission import open_queue
-from srl.workers.wiring import Plan
 
 PER_HOST = 100
 """Workers on a host."""

@@ -19,7 +19,7 @@ LAYERS = (
     ("envs", "streams", "services", "policies", "net"),
     ("datasets",),
     ("algorithms", "bridge", "reporting"),
-    ("distributed",),
+    ("distributed", "plan"),
     ("workers",),
     ("settings_objects",),
     ("casting",),

@@ -13,9 +13,9 @@ from srl.experiment import Experiment
 from srl.launch.plan.build import make_plan, metric_names, resolve_settings
 from srl.launch.plan.probing import probe_groups
 from srl.overrides import list_settings, override
+from srl.plan import Plan
 from srl.services.messages import Episodes
 from srl.services.policy_metrics import PolicyMetrics
-from srl.workers.wiring import Plan
 
 GAME = "pettingzoo:classic.tictactoe_v3"
 ODD = {"actors.odd.env_args.sutton_barto_reward": True}

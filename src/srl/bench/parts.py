@@ -24,13 +24,13 @@ from srl.envs.check import random_actions
 from srl.envs.registry import make_group, probe
 from srl.experiment import Experiment
 from srl.launch.plan.build import make_plan
+from srl.plan import PolicyPlan
 from srl.policies.protocol import Policy
 from srl.resolve import resolve
 from srl.settings import convert
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import InferenceConfig
 from srl.workers.policy import infer
-from srl.workers.wiring import PolicyPlan
 
 NUM_RANDOM = 64
 """Number of random actions that are drawn in advance, so that the drawing is not measured."""

@@ -28,7 +28,7 @@ from srl.launch.plan.flows import (
     inner_flows,
 )
 from srl.launch.plan.memory import shared_bytes, size_text
-from srl.workers.wiring import Plan, WorkerPlan
+from srl.plan import Plan, WorkerPlan
 
 HEAD, ROW, TITLE = 40, 40, 74
 COLOURS = {"sample": "#0072B2", "inference": "#009E73", "weights": "#D55E00"}

@@ -14,7 +14,7 @@ from srl.launch.plan.facts import (
     sample_text,
 )
 from srl.launch.plan.memory import memory_needs, region_bytes, shared_bytes, size_text
-from srl.workers.wiring import Plan, WorkerPlan
+from srl.plan import Plan, WorkerPlan
 
 _SHOWN = 4
 """At most this many names are written out in a line."""

@@ -25,6 +25,7 @@ from srl.data.tree import Tree
 from srl.envs.protocol import BackgroundGroup, EnvConfig, EnvGroup
 from srl.errors import ConfigError, EnvError
 from srl.graph import Guide
+from srl.plan import Plan
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
 from srl.settings import convert
@@ -32,7 +33,7 @@ from srl.streams.inference import InferenceClient
 from srl.streams.sample import SampleSink
 from srl.workers.agent_batch import AgentBatch, EndedEpisodes
 from srl.workers.guided_batch import GuidedAgentBatch, GuideEnd
-from srl.workers.wiring import Context, Plan
+from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 _SEED_STEP = 100_003

@@ -25,6 +25,7 @@ from srl.data.samplers import sampler_maker
 from srl.data.trajectory import TrajectorySpec
 from srl.data.tree import Tree
 from srl.errors import ConfigError
+from srl.plan import SamplePlan, WorkerPlan
 from srl.services.checkpoints import CheckpointConfig, CheckpointPart
 from srl.services.messages import Note
 from srl.services.metrics_client import MetricsClient
@@ -33,7 +34,7 @@ from srl.settings import convert
 from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.replay_segments import ReplaySegments
-from srl.workers.wiring import Context, SamplePlan, WorkerPlan
+from srl.workers.wiring import Context
 from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
 
 

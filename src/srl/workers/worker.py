@@ -18,9 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from srl.data.tree import Tree
+from srl.plan import SamplePlan, WorkerPlan
 from srl.services.checkpoints import CheckpointConfig, CheckpointPart
 from srl.services.worker_stats import WAITS, StatsTable, WorkerStats
-from srl.workers.wiring import Context, SamplePlan, WorkerPlan
+from srl.workers.wiring import Context
 
 
 class StepResult(Enum):

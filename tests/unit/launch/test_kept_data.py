@@ -13,6 +13,7 @@ from srl.errors import ConfigError
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.kept_data import kept_data_texts
 from srl.overrides import override
+from srl.plan import Plan
 from srl.recipes.target import find_experiment
 from srl.services.checkpoints import (
     Checkpoint,
@@ -20,7 +21,6 @@ from srl.services.checkpoints import (
     CheckpointPart,
     Manifest,
 )
-from srl.workers.wiring import Plan
 
 
 def plan_of(algorithm: str, **settings: Any) -> Plan:

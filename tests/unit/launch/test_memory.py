@@ -11,11 +11,11 @@ from srl.envs.registry import probe
 from srl.errors import ConfigError, RunError
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.plan.memory import available_memory, check_memory, memory_needs, region_bytes
+from srl.plan import Plan
 from srl.run import assemble
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
-from srl.workers.wiring import Plan
 
 CROWD = "srl.testing.team_envs:CrowdEnv"
 

@@ -11,9 +11,9 @@ import pytest
 from srl.arena.arena import HeapArena
 from srl.envs.registry import probe
 from srl.launch.plan.build import make_plan, resolve_settings
+from srl.plan import Plan
 from srl.recipes.classic import cartpole
 from srl.services.worker_stats import ROW_BYTES, StatsTable, StatsTablePart, WorkerStats
-from srl.workers.wiring import Plan
 
 
 def length(plan: Plan) -> int:

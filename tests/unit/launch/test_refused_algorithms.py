@@ -8,8 +8,8 @@ from srl.cli import main
 from srl.envs.registry import probe
 from srl.errors import ConfigError
 from srl.launch.plan.build import make_plan, resolve_settings
+from srl.plan import Plan
 from srl.run import assemble
-from srl.workers.wiring import Plan
 
 
 def plan_of(target: str, algorithm: str, **given: object) -> Plan:

@@ -14,9 +14,9 @@ from srl.experiment import Experiment
 from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.scaling import check_scale
+from srl.plan import Plan
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import EvaluatorConfig, InferenceConfig
-from srl.workers.wiring import Plan
 
 RUN = Path("runs/one")
 

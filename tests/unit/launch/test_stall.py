@@ -13,10 +13,10 @@ from srl.errors import RunError
 from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.stall import StallWatch
+from srl.plan import Plan
 from srl.recipes.classic import cartpole
 from srl.services.worker_stats import Activity, StatsTable
 from srl.streams.sample_accounting import StreamAccount
-from srl.workers.wiring import Plan
 
 SECONDS = 30.0
 WAITS = {"actor": "policy_age", "policy": "requests", "trainer": "samples", "filter": "samples"}

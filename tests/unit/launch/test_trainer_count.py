@@ -16,9 +16,9 @@ from srl.experiment import Experiment, SampleConfig
 from srl.graph import Graph, WorkerGroup
 from srl.launch.plan.build import make_plan, resolve_settings
 from srl.launch.run.scaling import check_streams
+from srl.plan import Plan
 from srl.workers.actor import ActorConfig
 from srl.workers.configs import TrainerConfig
-from srl.workers.wiring import Plan
 
 
 class Private(PPO):

@@ -39,6 +39,7 @@ from srl.launch.process.process_state import Condition
 from srl.launch.process.worker import write_checkpoint_path
 from srl.launch.run.liveness import SILENT_SECONDS
 from srl.net.peers import Peers
+from srl.plan import Plan, WorkerPlan
 from srl.services.metrics_client import MetricsServer
 from srl.services.worker_stats import StatsTable
 from srl.streams.admission import open_queue
@@ -46,7 +47,6 @@ from srl.streams.inference import create_inference
 from srl.streams.sample import create_sample
 from srl.streams.sample_accounting import StreamAccount, read_account
 from srl.streams.sample_queue import SampleQueue
-from srl.workers.wiring import Plan, WorkerPlan
 
 BEAT_SECONDS = 0.25
 """Time between two heartbeats."""

@@ -13,7 +13,7 @@ from srl.launch.process.children import Children
 from srl.launch.process.process_state import ProcessStates
 from srl.launch.run.liveness import Liveness
 from srl.net.peers import BridgeEndpoint, Peers, read_bridge_endpoint, write_peers
-from srl.workers.wiring import Plan
+from srl.plan import Plan
 
 log = logging.getLogger("srl")
 

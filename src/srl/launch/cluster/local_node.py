@@ -12,8 +12,8 @@ from srl.launch.process.children import Children
 from srl.launch.process.process_state import Condition, ProcessStates
 from srl.launch.process.reclaim import reclaim, reclaim_relayed
 from srl.launch.process.worker import LEAVE, WorkerOrders
+from srl.plan import Plan
 from srl.services.worker_stats import StatsTablePart
-from srl.workers.wiring import Plan
 
 WORKER_MODULE = "srl.launch.process.worker"
 LOCK_SECONDS = 0.1

@@ -48,10 +48,10 @@ from srl.launch.cluster.protocol import (
 from srl.launch.cluster.remote_node import RemoteNode
 from srl.net.peers import Peer
 from srl.net.sockets import Listener
+from srl.plan import Plan, WorkerPlan
 from srl.services.messages import Message as Report
 from srl.services.messages import decode as read_report
 from srl.services.worker_stats import StatsTable, WorkerStats
-from srl.workers.wiring import Plan, WorkerPlan
 
 log = logging.getLogger("srl")
 

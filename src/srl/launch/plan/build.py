@@ -31,6 +31,7 @@ from srl.graph import Graph, WorkerGroup, check_graph
 from srl.launch.plan.defaults import choose_counts
 from srl.launch.plan.placement import Placed, default_hosts, spread
 from srl.launch.plan.streams import check_slots, own_streams, plan_inference, plan_samples
+from srl.plan import ActorPlan, Plan, PolicyPlan, SamplePlan, WorkerPlan
 from srl.policies.registry import policy_config
 from srl.resolve import path_of, resolve
 from srl.services.checkpoints import CheckpointConfig
@@ -41,17 +42,7 @@ from srl.settings import convert, to_plain
 from srl.settings_objects import merged
 from srl.tracebacks import user_code
 from srl.workers.devices import has_gpu_driver, require_device
-from srl.workers.wiring import (
-    ActorPlan,
-    Plan,
-    PolicyPlan,
-    SamplePlan,
-    WorkerPlan,
-    build_policy,
-    load_weights,
-    needed_shapes,
-    shapes_of,
-)
+from srl.workers.wiring import build_policy, load_weights, needed_shapes, shapes_of
 from srl.workers.worker import Worker
 
 if TYPE_CHECKING:

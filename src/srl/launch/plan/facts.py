@@ -8,7 +8,7 @@ from srl.casting import MAIN
 from srl.data.spec import AgentSpec, Box, Discrete, MultiBinary, MultiDiscrete
 from srl.data.table import TableSpec
 from srl.data.tree import flatten
-from srl.workers.wiring import InferencePlan, Plan, PolicyPlan, SamplePlan
+from srl.plan import InferencePlan, Plan, PolicyPlan, SamplePlan
 
 
 def agent_text(agent: AgentSpec) -> str:

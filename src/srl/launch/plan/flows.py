@@ -11,7 +11,7 @@ from typing import Literal
 from srl.launch.cluster.node import HEAD_HOST
 from srl.launch.plan.facts import inference_text, sample_text
 from srl.launch.plan.memory import region_bytes, size_text
-from srl.workers.wiring import Plan, WorkerPlan
+from srl.plan import Plan, WorkerPlan
 
 Kind = Literal["inference", "sample", "weights"]
 

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 
 from srl.errors import RunError
+from srl.plan import Plan
 from srl.services.parameters import parameter_bytes
 from srl.streams.admission import sample_bytes
 from srl.streams.inference import inference_bytes
 from srl.streams.sample_queue import SETTINGS
-from srl.workers.wiring import Plan
 
 BATCHES = 2
 """Batches in a trainer's own memory: the trainer learns from one and fills the other."""

@@ -12,7 +12,7 @@ from srl.errors import ConfigError
 from srl.experiment import Experiment
 from srl.graph import Graph
 from srl.launch.plan.build import plan_policies
-from srl.workers.wiring import PolicyPlan
+from srl.plan import PolicyPlan
 
 
 def plan_source(source: str, role: str, agent: AgentSpec | None, *, trust: bool) -> PolicyPlan:

@@ -17,19 +17,12 @@ from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
 from srl.experiment import Experiment, algorithm_of_policy
 from srl.graph import FragmentShape, Graph, WorkerGroup
+from srl.plan import Carrier, InferencePlan, Plan, PolicyPlan, SamplePlan, WorkerPlan
 from srl.resolve import resolve
 from srl.streams.inference import InferenceSpec
 from srl.streams.sample import SampleSpec
 from srl.tracebacks import user_code
 from srl.workers.actor import ActorConfig
-from srl.workers.wiring import (
-    Carrier,
-    InferencePlan,
-    Plan,
-    PolicyPlan,
-    SamplePlan,
-    WorkerPlan,
-)
 
 if TYPE_CHECKING:
     from srl.algorithms.protocol import Algorithm

@@ -26,7 +26,7 @@ from srl.launch.run.signals import leave_to_parent
 from srl.net.links import Links
 from srl.net.peers import BridgeEndpoint, write_bridge_endpoint
 from srl.net.sockets import LOOPBACK
-from srl.workers.wiring import Plan
+from srl.plan import Plan
 
 
 class BridgeOrders(msgspec.Struct, kw_only=True):

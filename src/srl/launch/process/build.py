@@ -7,12 +7,13 @@ from pathlib import Path
 
 from srl.arena.arena import Arena
 from srl.data.codec import load_state
+from srl.plan import Plan, WorkerPlan
 from srl.resolve import resolve
 from srl.services.checkpoints import Checkpoint, weights_part, write_part
 from srl.services.metrics_client import MetricsClient
 from srl.services.worker_stats import StatsTable
 from srl.tracebacks import USER_ERRORS
-from srl.workers.wiring import Context, Plan, WorkerPlan
+from srl.workers.wiring import Context
 from srl.workers.worker import CurrentWorker, Worker
 
 log = logging.getLogger("srl")

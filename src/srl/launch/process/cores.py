@@ -15,8 +15,8 @@ import socket
 
 from srl.envs.cost_hints import pool_threads
 from srl.envs.protocol import EnvConfig
+from srl.plan import Plan, WorkerPlan
 from srl.settings import convert
-from srl.workers.wiring import Plan, WorkerPlan
 
 log = logging.getLogger("srl")
 

@@ -20,9 +20,9 @@ from srl.files import write_atomically
 from srl.launch.plan.build import make_plan
 from srl.launch.process.interpreter import exit_now, log_to_stderr
 from srl.launch.run.signals import leave_to_parent
+from srl.plan import Plan
 from srl.settings import convert
 from srl.tracebacks import USER_ERRORS, described
-from srl.workers.wiring import Plan
 
 ANSWER_FILE = "plan.json"
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from srl.arena.arena import Arena
+from srl.plan import Plan
 from srl.services.trainer_table import TrainerTable
 from srl.streams.inference import reclaim_client, reclaim_server
 from srl.streams.sample import reclaim_reader, reclaim_writer
-from srl.workers.wiring import Plan
 
 
 def reclaim(plan: Plan, arena: Arena, process: str) -> None:

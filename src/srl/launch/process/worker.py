@@ -32,11 +32,11 @@ from srl.launch.process.cores import keep_to_one_core, take_turns
 from srl.launch.process.failure_report import Failure, failure_path
 from srl.launch.process.interpreter import exit_now, log_to_stderr, preload
 from srl.launch.run.signals import leave_to_parent
+from srl.plan import Plan
 from srl.services.checkpoints import Checkpoint, open_checkpoint
 from srl.services.metrics_client import SocketMetrics
 from srl.services.worker_stats import StatsTable, StatsTablePart
 from srl.tracebacks import USER_ERRORS, message_of, raised_at
-from srl.workers.wiring import Plan
 from srl.workers.worker import CurrentWorker, ProcessLoop, Worker
 
 FINISH_SECONDS = 5.0

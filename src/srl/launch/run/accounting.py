@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from srl.arena.arena import Arena
+from srl.plan import Plan, WorkerPlan
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample_accounting import StreamAccount, account, close_account, sum_accounts
-from srl.workers.wiring import Plan, WorkerPlan
 
 
 class RunAccounts:

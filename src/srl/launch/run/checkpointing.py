@@ -10,10 +10,10 @@ from srl.errors import ConfigError
 from srl.launch.process.worker import write_checkpoint_path
 from srl.launch.run.controller import Controller
 from srl.launch.run.process_table import ProcessTable
+from srl.plan import WorkerPlan
 from srl.services.checkpoint_parts import copy_part
 from srl.services.messages import Note
 from srl.services.segments import copy_segments
-from srl.workers.wiring import WorkerPlan
 
 
 class Checkpointing:

@@ -26,6 +26,7 @@ from srl.launch.run.goals import COLLECTOR_PART, Goals
 from srl.launch.run.machine_clock import cores_clock, cores_used
 from srl.launch.run.stall import no_update_text
 from srl.launch.run.throttle import Throttle
+from srl.plan import Plan
 from srl.reporting.bottleneck import Diagnosis, Machine, diagnose
 from srl.reporting.console import Display, RunProgress
 from srl.reporting.sinks.supervisor import Sinks
@@ -43,7 +44,6 @@ from srl.services.metrics import Collector
 from srl.services.worker_stats import StatsTable
 from srl.services.worker_times import WorkerTimes, since
 from srl.streams.sample_accounting import StreamAccount, account
-from srl.workers.wiring import Plan
 
 log = logging.getLogger("srl")
 

@@ -20,12 +20,12 @@ from srl.launch.plan.flows import (
     inner_flows,
 )
 from srl.launch.run.status import BoxStatus, FlowStatus, WorkerStatus
+from srl.plan import Plan
 from srl.services.metric_names import PolicyResult
 from srl.streams.admission import open_queue
 from srl.streams.inference import IDLE, InferenceMemory, slots_with
 from srl.streams.sample_accounting import StreamAccount, read_account
 from srl.streams.sample_queue import FREE, GRANTED, SampleQueue
-from srl.workers.wiring import Plan
 
 RATE_SECONDS = 10.0
 """Rates of streams are means over this time: batches come together."""

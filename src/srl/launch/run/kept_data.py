@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from srl.launch.plan.memory import size_text
+from srl.plan import Plan
 from srl.services.checkpoints import Checkpoint, CheckpointConfig
-from srl.workers.wiring import Plan
 
 _WHERE = {"last": "the newest checkpoint has", "always": "all checkpoints have"}
 

@@ -43,6 +43,7 @@ from srl.launch.run.process_table import ProcessTable
 from srl.launch.run.processes import ProcessRun
 from srl.launch.run.serial import SerialRun
 from srl.launch.run.signals import Interrupted, StopSignals
+from srl.plan import Plan
 from srl.reporting.sinks.supervisor import check_sinks
 from srl.reporting.summary import SUMMARY_FILE, Summary, write_summary
 from srl.services.checkpoints import Checkpoint, CheckpointStore
@@ -50,7 +51,6 @@ from srl.services.messages import Note
 from srl.services.parameters import ParameterWriter
 from srl.settings import to_plain
 from srl.tracebacks import described
-from srl.workers.wiring import Plan
 
 if TYPE_CHECKING:
     from srl.policies.protocol import Policy

@@ -28,10 +28,10 @@ from srl.launch.run.accounting import RunAccounts
 from srl.launch.run.throttle import Throttle
 from srl.launch.run.traffic import Traffic
 from srl.net.peers import BridgeEndpoint, Peer, Peers
+from srl.plan import Plan, SamplePlan
 from srl.services.trainer_table import RENDEZVOUS_FOLDER
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample_accounting import StreamAccount
-from srl.workers.wiring import Plan, SamplePlan
 
 if TYPE_CHECKING:
     from srl.launch.cluster.head import Head

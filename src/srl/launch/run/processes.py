@@ -25,12 +25,12 @@ from srl.launch.run.signals import StopSignals
 from srl.launch.run.stall import LOOK_SECONDS, StallWatch
 from srl.launch.run.status_file import StatusFile
 from srl.launch.run.throttle import Throttle
+from srl.plan import Plan
 from srl.services.checkpoints import Checkpoint
 from srl.services.messages import Message, Note
 from srl.services.metrics_client import MetricsServer
 from srl.services.parameters import parameter_bytes
 from srl.streams import inference, sample
-from srl.workers.wiring import Plan
 
 PLANNER = "planner"
 PLANNING_MODULE = "srl.launch.process.planning"

@@ -11,8 +11,8 @@ from pathlib import Path
 from srl.errors import ConfigError
 from srl.launch.run.controller import Controller
 from srl.launch.run.process_table import ProcessTable
+from srl.plan import Plan
 from srl.services.messages import Note
-from srl.workers.wiring import Plan
 
 
 def processes_of(plan: Plan, group: str) -> list[str]:

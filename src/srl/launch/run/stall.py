@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from srl.errors import RunError
 from srl.launch.plan.facts import num_envs
 from srl.launch.plan.memory import size_text
+from srl.plan import Plan, SamplePlan, WorkerPlan
 from srl.services.worker_stats import StatsTable, WorkerStats
 from srl.streams.sample_accounting import StreamAccount
-from srl.workers.wiring import Plan, SamplePlan, WorkerPlan
 
 LOOK_SECONDS = 0.5
 """Time between two looks."""

@@ -17,9 +17,9 @@ from srl.launch.run.process_table import ProcessTable
 from srl.launch.run.restarts import Restarts
 from srl.launch.run.status import STATUS_FILE, HostStatus, RunStatus, WorkerStatus
 from srl.launch.run.throttle import Throttle
+from srl.plan import Plan
 from srl.services.worker_times import WorkerTimes, since
 from srl.streams.sample_accounting import StreamAccount
-from srl.workers.wiring import Plan
 
 EVERY_SECONDS = 1.0
 _RATES = ("updates", "env_steps", "rows", "episodes")
