@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srl import errors as errors
+    from srl.acting import ActingPolicy as ActingPolicy
+    from srl.acting import load_policy as load_policy
     from srl.algorithms.a2c.config import A2CConfig as A2CConfig
     from srl.algorithms.appo.config import APPOConfig as APPOConfig
     from srl.algorithms.bc.config import BCConfig as BCConfig
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "srl.run": ("Run", "load", "resume", "train"),
+    "srl.acting": ("ActingPolicy", "load_policy"),
     "srl.launch.run.callbacks": ("Callback", "FinishedEpisode"),
     "srl.comparison": ("Comparison", "compare"),
     "srl.experiment": ("Experiment", "PolicyConfig", "SampleConfig"),

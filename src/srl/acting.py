@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from srl.data.spec import ArraySpec
 from srl.data.tree import Tree, leaves, tree_map
 from srl.envs.spaces import ActionAdapter, AgentSpaces, obs_starts
-from srl.errors import SpecError
+from srl.errors import ConfigError, SpecError
 from srl.workers.episode_player import PolicyRunner
 
 if TYPE_CHECKING:
     from srl.policies.protocol import Policy
+
+
+def load_policy(
+    run_dir: str | Path, name: str = "", *, checkpoint: str = "latest", trust: bool = False
+) -> ActingPolicy:
+    """Loads a trained policy from a run's folder; needs neither the run's environment nor what that
+    needs.
+
+    `name` is the policy's, if the run has several. `trust` is as for `srl.load`.
+    """
+    # Imported here: they load what makes plans, which acting does not need.
+    from srl.casting import cast_policies
+    from srl.launch.directory.run_dir import RunDir, weights_of
+    from srl.launch.plan.build import plan_policies
+    from srl.workers.wiring import build_policy, needed_shapes
+
+    directory = RunDir(Path(run_dir))
+    experiment = directory.read_trusted_policies(trust=trust)
+    if not name and len(experiment.policies) == 1:
+        name = next(iter(experiment.policies))
+    if name not in experiment.policies:
+        known = ", ".join(experiment.policies)
+        raise ConfigError(f"policy: expected the name of one ({known}), got {name!r}.")
+    saved = directory.read_spaces()
+    plan = plan_policies(experiment, saved.spec)[name]
+    if plan.mode != "random":
+        shapes = needed_shapes(plan, experiment.seed)
+        weights = weights_of(f"{run_dir}@{checkpoint}", shapes, plan.name)
+        plan = msgspec.structs.replace(plan, weights=str(weights))
+    casts = cast_policies(experiment, list(saved.spec.agents))
+    agent = next(cast[name][0] for cast in casts.values() if name in cast)
+    return ActingPolicy(build_policy(plan, experiment.seed), name, saved.agent(agent))
 
 
 class ActingPolicy:
@@ -31,7 +66,8 @@ class ActingPolicy:
         self._runner: PolicyRunner | None = None
         self._rows = 0
         self._first = True
-        self._spaces = spaces
+        self.spaces = spaces
+        """The environment's spaces."""
         self._starts = obs_starts(spaces.observation)
         self._actions = ActionAdapter(spaces.action)
 
@@ -53,7 +89,7 @@ class ActingPolicy:
         mark the rows that start an episode. Real numbers are clipped to the bounds of the action
         space, as in training.
         """
-        obs, own_mask = self._spaces.take_mask(obs, {})
+        obs, own_mask = self.spaces.take_mask(obs, {})
         action_mask = own_mask if action_mask is None else action_mask
         tree = _as_tree(obs, self.agent.obs)
         batched = self._is_batched(tree)
@@ -106,6 +142,34 @@ class ActingPolicy:
         if len(found) != 1:
             raise SpecError("act: expected only single parts or only batches, got both.")
         return found.pop()
+
+
+class Policies(Mapping[str, ActingPolicy]):
+    """A run's policies by name; each is loaded at its first use."""
+
+    def __init__(self, path: Path, names: list[str], checkpoint: str, *, trust: bool) -> None:
+        self._path = path
+        self._names = names
+        self._checkpoint = checkpoint
+        self._trust = trust
+        self._loaded: dict[str, ActingPolicy] = {}
+
+    def __getitem__(self, name: str) -> ActingPolicy:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._loaded:
+            from srl.evaluation import acting_policy
+
+            self._loaded[name] = acting_policy(
+                self._path, name, self._checkpoint, trust=self._trust
+            )
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _as_tree(obs: Any, spec: Tree) -> Tree:

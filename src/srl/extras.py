@@ -28,6 +28,9 @@ EXTRA_OF = {
     "pandas": "pandas",
     "polars": "polars",
     "optuna": "sweep",
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
 }
 """The extra that installs each optional package, by the package's import name."""
 

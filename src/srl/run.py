@@ -8,7 +8,7 @@ run.policy.act(obs)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,7 +24,7 @@ from srl.resolve import refuse_while_importing
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from srl.acting import ActingPolicy
+    from srl.acting import ActingPolicy, Policies
     from srl.evaluation import OnProgress
     from srl.reporting.frames import Columns, Frame
     from srl.services.score import Score
@@ -245,7 +245,7 @@ class Run:
     def policies(self) -> Policies:
         """The policies by name, with the weights of the last checkpoint."""
         if self._policies is None:
-            self._policies = Policies(self, "latest")
+            self._policies = self.at("latest")
         return self._policies
 
     @property
@@ -261,7 +261,9 @@ class Run:
     def at(self, checkpoint: str) -> Policies:
         """The policies as they were in a checkpoint: `latest`, `best` (`best:POLICY` where several
         learn), a checkpoint's number like `12`, or a policy version like `v340`."""
-        return Policies(self, checkpoint)
+        from srl.acting import Policies
+
+        return Policies(self.path, list(self.experiment.policies), checkpoint, trust=self.trust)
 
     def evaluate(
         self,
@@ -367,6 +369,31 @@ class Run:
             on_progress=on_progress,
         )
 
+    def export(
+        self,
+        output: str | Path,
+        *,
+        of: str = "",
+        checkpoint: str = "latest",
+        explore: bool = False,
+        trust: bool = False,
+    ) -> Path:
+        """Writes a policy into one file that runs without SRL, and a page beside it that says how.
+
+        `output` ends in `.onnx`, or in `.pt2` for `torch.export`. Actions are greedy unless
+        `explore`; then random numbers are inputs. `of` names the policy if the run has several.
+        `trust` is as for `load`; the run's environment is not needed.
+        """
+        refuse_while_importing("run.export")
+        from srl.acting import load_policy
+        from srl.export.files import check_output, export_policy
+
+        path = Path(output)
+        check_output(path)
+        policy = load_policy(self.path, of, checkpoint=checkpoint, trust=self.trust or trust)
+        source = f"policy {policy.name!r} of the run {self.path.resolve().name} ({checkpoint})"
+        return export_policy(policy, path, explore=explore, source=source)
+
     @overload
     def metrics(self) -> Columns: ...
     @overload
@@ -388,29 +415,3 @@ class Run:
         from srl.reporting.plotting import plot_runs
 
         return plot_runs([self.path], Path(output) if output else self.path / PLOT_FILE)
-
-
-class Policies(Mapping[str, "ActingPolicy"]):
-    """A run's policies by name; each is loaded at its first use."""
-
-    def __init__(self, run: Run, checkpoint: str) -> None:
-        self._run = run
-        self._checkpoint = checkpoint
-        self._loaded: dict[str, ActingPolicy] = {}
-
-    def __getitem__(self, name: str) -> ActingPolicy:
-        if name not in self._run.experiment.policies:
-            raise KeyError(name)
-        if name not in self._loaded:
-            from srl.evaluation import acting_policy
-
-            self._loaded[name] = acting_policy(
-                self._run.path, name, self._checkpoint, trust=self._run.trust
-            )
-        return self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._run.experiment.policies)
-
-    def __len__(self) -> int:
-        return len(self._run.experiment.policies)

@@ -25,7 +25,7 @@ LAYERS = (
     ("casting",),
     ("experiment",),
     ("recipes", "overrides", "launch"),
-    ("arguments", "acting", "evaluation", "run", "comparison"),
+    ("arguments", "acting", "evaluation", "export", "run", "comparison"),
     ("bench", "sweep", "watch"),
     ("cli",),
 )

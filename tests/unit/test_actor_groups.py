@@ -40,7 +40,7 @@ def mirrored(**second: Any) -> Experiment:
 
 def plan_of(experiment: Experiment, layout: Any = "shared", cores: int = 2) -> Plan:
     experiment = resolve_settings(override(experiment, {"layout": layout}), cores, "cpu")
-    return make_plan(experiment, probe_groups(experiment), "cpu")[0]
+    return make_plan(experiment, probe_groups(experiment).spec, "cpu")[0]
 
 
 @pytest.mark.parametrize("layout", ["serial", "inline", "shared"])

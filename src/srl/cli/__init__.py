@@ -16,6 +16,7 @@ from srl.cli import (
     ask,
     bench,
     compare,
+    export,
     plan,
     play,
     show,
@@ -73,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         tune,
         compare,
         sweep,
+        export,
     ):
         family.add_verbs(verbs)
     return parser

@@ -60,7 +60,7 @@ def _plan(args: argparse.Namespace) -> int:
     check_devices(experiment)
     device = choose_device(experiment.trainer.device)
     settled = resolve_settings(experiment, available_cores(), device)
-    plan, _ = make_plan(settled, probe_groups(settled), device)
+    plan, _ = make_plan(settled, probe_groups(settled).spec, device)
     placed = process_names(build_graph(settled), settled)
     where = spread(placed, settled.hosts, apart=settled.trainer.trust_network)
     print(describe_plan(plan, where))

@@ -64,6 +64,12 @@ def probe(config: EnvConfig) -> EnvSpec:
     return _make_and_close(config).spec
 
 
+def probe_both(config: EnvConfig) -> tuple[EnvSpec, dict[str, AgentSpaces]]:
+    """The spec of an environment and the spaces of its agents."""
+    group = _make_and_close(config)
+    return group.spec, group.spaces
+
+
 def probe_spaces(config: EnvConfig) -> dict[str, AgentSpaces]:
     """The spaces of an environment's agents."""
     return _make_and_close(config).spaces

@@ -45,7 +45,7 @@ def most_bytes(experiment: Experiment) -> int:
     """Bytes that a checkpoint of a run with these settings may have."""
     # The device makes no difference to the size.
     settled = resolve_settings(experiment, available_cores(), "cpu")
-    plan, _ = make_plan(settled, probe_groups(settled), "cpu")
+    plan, _ = make_plan(settled, probe_groups(settled).spec, "cpu")
     needs = memory_needs(plan)
     kept = sum(needs.kept.values())
     return TIMES * needs.in_checkpoints + KEPT_TIMES * kept + MORE_BYTES

@@ -14,8 +14,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from srl.data.codec import state_shapes
 from srl.data.tree import flatten
+from srl.envs.saved_spaces import SavedSpaces
 from srl.errors import CheckpointError, ConfigError, RunError, SrlError
 from srl.experiment import ALGORITHM_FREE, Experiment
 from srl.files import read_limited, write_atomically
@@ -30,11 +33,21 @@ from srl.services.checkpoints import Checkpoint, CheckpointConfig, CheckpointSto
 from srl.settings import MAX_CONFIG_BYTES, to_plain
 
 CONFIG_FILE = "config.yaml"
+SPACES_FILE = "spaces.json"
+_MAX_SPACES_BYTES = 1 << 24
 LOCK_FILE = ".lock"
 _LOCK_TEXT = b"srl run\n"
 """Content of a run's lock file: a file with that name alone does not prove that it is a run's."""
 _RUN_FILES = (
-    *(CONFIG_FILE, SIGNATURE_FILE, "metrics.jsonl", "summary.json", "status.json", "request.json"),
+    *(
+        CONFIG_FILE,
+        SPACES_FILE,
+        SIGNATURE_FILE,
+        "metrics.jsonl",
+        "summary.json",
+        "status.json",
+        "request.json",
+    ),
     *("answer.json", "head.json", "job.sh", "plot.png", "events.out.tfevents.*.srl"),
     *("sinks", "wandb", "logs/sink-*.log", NOTEBOOK_FILE),
     *("checkpoints/.tmp-*", "checkpoints/.gone-*", "trainers"),
@@ -242,6 +255,34 @@ class RunDir:
         experiment = decode_config(data, self.path / CONFIG_FILE)
         check_trust(self.path, data, named_code(experiment), trust=trust)
         return experiment
+
+    def read_trusted_policies(self, *, trust: bool) -> Experiment:
+        """As `read_trusted`, for a caller that imports only the code of policies and algorithms."""
+        data = self._config()
+        experiment = decode_config(data, self.path / CONFIG_FILE)
+        code = named_code(experiment)
+        used = [one for one in code if one.setting.startswith(("algorithm", "network", "policies"))]
+        check_trust(self.path, data, used, code=code, trust=trust)
+        return experiment
+
+    def write_spaces(self, spaces: SavedSpaces) -> None:
+        """Writes what the run's environment declares."""
+        write_atomically(self.path / SPACES_FILE, spaces.encoded())
+
+    def read_spaces(self) -> SavedSpaces:
+        """What the run's environment declares, read without the environment."""
+        file = self.path / SPACES_FILE
+        try:
+            return msgspec.json.decode(read_limited(file, _MAX_SPACES_BYTES), type=SavedSpaces)
+        except FileNotFoundError:
+            raise RunError(
+                f"{file}: expected the spaces of the run's environment, got no such file. The run "
+                "is from an earlier version: `srl resume` writes the file."
+            ) from None
+        except (OSError, msgspec.MsgspecError, AttributeError) as error:
+            raise RunError(
+                f"{file}: expected the spaces of the run's environment, got {error}."
+            ) from error
 
     def check_commands(self, experiment: Experiment, *, trust: bool) -> None:
         """Raises if this run names a command that a launcher may execute for `experiment`, the run

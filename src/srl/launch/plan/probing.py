@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from srl.casting import MAIN, actor_groups, env_of
-from srl.data.spec import EnvSpec
-from srl.envs.registry import probe
+from srl.envs.registry import probe, probe_both
+from srl.envs.saved_spaces import SavedSpaces
 from srl.errors import ConfigError
 from srl.experiment import Experiment
 
 
-def probe_groups(experiment: Experiment) -> EnvSpec:
+def probe_groups(experiment: Experiment) -> SavedSpaces:
     """What the environments of all groups of actors declare; raises unless it is the same."""
-    spec = probe(experiment.env)
+    spec, spaces = probe_both(experiment.env)
     for name, group in actor_groups(experiment).items():
         if not group.env_args:
             continue
@@ -24,4 +24,4 @@ def probe_groups(experiment: Experiment) -> EnvSpec:
                     f"with the same {what} as that of `env`, {expected!s:.300}, got {got!s:.300}. "
                     "Change the arguments, or pad what differs in a wrapper."
                 )
-    return spec
+    return SavedSpaces.of(spec, spaces)

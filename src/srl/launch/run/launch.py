@@ -222,7 +222,8 @@ class _Launch:
         With `processes`, a process that a template forks makes the plan. This process makes the
         plan if that one ends before, or if there are no templates.
         """
-        spec = probe_groups(self.experiment)
+        declared = probe_groups(self.experiment)
+        spec = declared.spec
         versions = self.checkpoint.manifest.policy_versions if self.checkpoint else {}
         policies: dict[str, Policy] = {}
         planned = None
@@ -251,6 +252,7 @@ class _Launch:
         }
         # Only now: a resumed run keeps its old settings until the new ones are known to work.
         self.directory.write_config(self.experiment)
+        self.directory.write_spaces(declared)
         (self.directory.path / SUMMARY_FILE).unlink(missing_ok=True)
         return with_weights(planned, policies, sources), policies
 

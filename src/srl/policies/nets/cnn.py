@@ -93,7 +93,10 @@ def _interleaved(image: torch.Tensor) -> torch.Tensor:
 
     Convolutions on a CPU are fastest on this layout.
     """
-    if image.is_cuda or image.is_contiguous(memory_format=torch.channels_last):
+    # A graph leaves the layout to what runs it.
+    if image.is_cuda or torch.compiler.is_exporting():
+        return image
+    if image.is_contiguous(memory_format=torch.channels_last):
         return image
     out = torch.empty_like(image, memory_format=torch.channels_last)
     # Copy channel by channel: twice as fast as one copy by torch.

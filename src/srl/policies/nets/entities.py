@@ -179,7 +179,7 @@ class EntityEncoder(nn.Module):
         for name, layer in zip(self._around, self.rays, strict=True):
             rays = layer(flat_obs[name].to(dtype).transpose(1, 2))
             own.append(F.relu(rays).flatten(1))
-        base = self.own(torch.cat(own, 1)).view(len(own[0]), -1, self._embedding)
+        base = self.own(torch.cat(own, 1)).view(own[0].shape[0], -1, self._embedding)
         tokens, masks = [base[:, :1]], [torch.ones_like(base[:, :1, 0], dtype=torch.bool)]
         for index, (kind, layer) in enumerate(zip(self._kinds, self.entities, strict=True), 1):
             tokens.append(layer(flat_obs[kind].to(dtype)) + base[:, index : index + 1])

@@ -75,6 +75,9 @@ class RecurrentCore(nn.Module):
 
 def reset(state: State, is_first: torch.Tensor) -> State:
     """The state with zeros in the rows where an episode starts."""
+    if torch.compiler.is_exporting():
+        # A graph cannot branch on what is in a tensor.
+        return {key: torch.where(is_first.unsqueeze(1), 0.0, x) for key, x in state.items()}
     rows = is_first.nonzero().squeeze(1)
     if not len(rows):
         return state

@@ -59,7 +59,7 @@ class ActionValueHead(nn.Module):
 
     def values(self, out: torch.Tensor) -> torch.Tensor:
         """The outputs of the last layers [N, n] to values, or quantiles."""
-        out = out.view(len(out), self.dueling + self.num_actions, max(1, self.num_quantiles))
+        out = out.view(out.shape[0], self.dueling + self.num_actions, max(1, self.num_quantiles))
         if self.dueling:
             advantage = out[:, 1:]
             out = out[:, :1] + (advantage - advantage.mean(1, keepdim=True))
