@@ -103,6 +103,7 @@ def _list(args: argparse.Namespace) -> int:
         ("CartPole-v1, ALE/Pong-v5", "Gymnasium"),
         ("envpool:Pong-v5", "EnvPool, many copies stepped by one call"),
         ("pettingzoo:mpe2.simple_tag_v3", "PettingZoo, parallel and turn-based"),
+        ("jax:gymnax:CartPole-v1", "JAX, by Gymnax's or JaxMARL's interface"),
         ("module:Class, file.py:Class", "your own"),
         ("module:Id-v0, file.py:Id-v0", "your own, registered with Gymnasium"),
     ):

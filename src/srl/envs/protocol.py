@@ -2,7 +2,7 @@
 
 Users rarely write a group. They write a Gymnasium or PettingZoo environment, and
 `registry.make_group` puts copies of it into a group of the right kind: `gym_group`,
-`vector_group`, `envpool_group`, `parallel_group` or `aec_group`.
+`vector_group`, `envpool_group`, `jax_group`, `parallel_group` or `aec_group`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class EnvConfig:
     """Which environment to run, and what an actor does when the environment fails."""
 
     id: str
-    """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, or the import path of a class or function.
-    """
+    """A Gymnasium id, `envpool:ID`, `pettingzoo:module`, `jax:module:Class`, or the import path of
+    a class or function."""
     args: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments for its constructor (`--env-arg k=v`)."""
     backend: Literal["auto", "single", "vector"] = "auto"

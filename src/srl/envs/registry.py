@@ -4,6 +4,7 @@ CartPole-v1, ALE/Pong-v5                     Gymnasium
 module:Name-v0, file.py:Name-v0              Gymnasium, once the module or file has registered it
 envpool:Pong-v5                              EnvPool
 pettingzoo:mpe2.simple_tag_v3                PettingZoo; `pettingzoo.` itself may be left out
+jax:gymnax:CartPole-v1, jax:module:Class     JAX, by Gymnax's or JaxMARL's interface
 hide_and_seek, hide_and_seek_fort            this package's own groups (`ids.OWN_GROUPS`)
 module:Attr, file.py:Attr                    your class or function; what it makes decides the group
 """
@@ -133,6 +134,10 @@ def _make_by_id(
         from srl.envs.envpool_group import EnvPoolGroup
 
         return EnvPoolGroup(config, rest, num_envs, policy_agents, on_call, render)
+    if prefix == "jax":
+        from srl.envs.jax_start import make_jax_group
+
+        return make_jax_group(config, rest, num_envs, policy_agents, on_call)
     if config.id in ids.OWN_GROUPS:
         require("mujoco", f"environment {config.id!r}")
         own: EnvGroup = resolve(ids.OWN_GROUPS[config.id])(

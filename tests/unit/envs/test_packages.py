@@ -15,7 +15,10 @@ def test_a_family_brings_its_modules() -> None:
     assert packages_of("hide_and_seek") == ("srl.envs.hide_and_seek.group",)
 
 
-@pytest.mark.parametrize("id", ["mine:Env", "mine.py:Env", "mine:Env-v0", "NoSuchEnv-v0"])
+@pytest.mark.parametrize(
+    "id",
+    ["mine:Env", "mine.py:Env", "mine:Env-v0", "NoSuchEnv-v0", "jax:gymnax:CartPole-v1"],
+)
 def test_a_users_environment_brings_none(id: str) -> None:
     assert packages_of(id) == ()
 
