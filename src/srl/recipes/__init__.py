@@ -26,6 +26,11 @@ _FAMILIES = {
         *("simple_spread", "simple_spread_mappo", "simple_spread_vdn", "simple_spread_qmix"),
         *("two_step_vdn", "two_step_qmix"),
     ),
+    "packs": (
+        *("football", "doom", "coinrun", "minigrid"),
+        *("dmc_cartpole", "panda_pick", "metaworld_reach"),
+    ),
+    "jax_envs": ("cartpole_jax", "smax", "overcooked", "hanabi"),
     "hide_and_seek": (
         "hide_and_seek",
         "hide_and_seek_quadrant",
