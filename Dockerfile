@@ -13,10 +13,10 @@ COPY constraints.txt pyproject.toml README.md LICENSE ./
 RUN pip install -c constraints.txt torch
 COPY src ./src
 RUN pip install -c constraints.txt .
-RUN useradd --create-home --uid 1000 srl
+RUN useradd --create-home --home-dir /srv/srl --uid 1000 srl
 USER srl
 # Runs are written to ./runs: mount a folder of uid 1000 there to keep them.
-WORKDIR /home/srl
+WORKDIR /srv/srl
 # Workers share memory in /dev/shm. Docker gives 64 MB: `--shm-size=2g` gives more.
 ENTRYPOINT ["srl"]
 CMD ["--help"]
@@ -33,4 +33,4 @@ RUN extras=$(python -c "import tomllib; found = tomllib.load(open('pyproject.tom
     print(','.join(sorted({*found['project']['optional-dependencies']} - {'dev', 'docs'})))") \
     && pip install -c constraints.txt ".[$extras]"
 USER srl
-WORKDIR /home/srl
+WORKDIR /srv/srl
