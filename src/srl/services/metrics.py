@@ -157,6 +157,14 @@ class Collector:
         """Environment steps consumed by the policy that has consumed the most."""
         return max((int(p.totals.get("env_steps", 0)) for p in self._policies.values()), default=0)
 
+    def count_consumed(self, policy: str, counts: dict[str, int]) -> None:
+        """Takes `env_steps`, `agent_steps` and `policy_version` of a policy's trainer, whose last
+        messages may be lost. Counts never go back."""
+        record = self._policies.get(policy)
+        if record is not None:
+            for name, count in counts.items():
+                record.totals[name] = max(count, int(record.totals.get(name, 0)))
+
     def consumed(self, policy: str) -> dict[str, int]:
         """Environment and agent steps that a policy has learned from, as far as is known."""
         totals = self._policies[policy].totals if policy in self._policies else {}

@@ -94,3 +94,16 @@ def test_what_was_learned_before_a_resume_does_not_count(make: Make) -> None:
         controller.check_learned(OVER)
     show(controller, {one: 5, other: 3})
     assert controller.check_learned(OVER) is OVER
+
+
+def test_the_summary_counts_updates_whose_messages_are_lost(make: Make) -> None:
+    """A busy machine may kill a trainer before its last messages have been sent."""
+    controller = make("CartPole-v1", steps=1500)
+    controller.poll()
+    controller.collector.add(Update("trainer/0", "default", 1, 800, 800, 0.0, 0.0, 0.1, {}))
+    show(controller, {"default": 2}, 1600)
+    controller.poll()
+    assert controller.ending is not None
+    summary = controller.finish(controller.ending)
+    assert summary.env_steps == 1600
+    assert summary.policy_version == 2

@@ -351,6 +351,7 @@ class Controller:
         now = time.monotonic()
         self._note_first_update(now)
         self.collector.observe(self.times())
+        self._count_consumed()
         problem = self._write_last_metrics(now)
         if problem is not None and ending.status != "failed":
             ending = Ending("failed", str(problem))
@@ -377,6 +378,16 @@ class Controller:
         if problem is not None:
             raise problem
         return summary
+
+    def _count_consumed(self) -> None:
+        """Counts what trainers have learned from by their rows: a process that was killed, or whose
+        socket was full, has not sent its last messages."""
+        for worker in self._trainers:
+            row = self.stats_table.rows[worker.name]
+            counts = ("env_steps", "agent_steps", "policy_version")
+            if row.get("count_policy_version"):
+                known = {name: row.get(f"count_{name}") for name in counts}
+                self.collector.count_consumed(worker.trains[0], known)
 
     def _write_last_metrics(self, now: float) -> SrlError | None:
         """Writes the last line of metrics; returns the error if that or a callback fails."""
