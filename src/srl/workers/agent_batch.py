@@ -185,7 +185,10 @@ class AgentBatch:
         trajectory, spec = self.slot.trajectory, self.writer.spec
         length = self.writer.close()
         acted = trajectory.acted[spec.burn_in : length - spec.bootstrap]
-        env_steps = acted.reshape(len(acted), -1, self.num_agents).any(axis=2).sum()
+        # Agents that act at the same time share a step. Where they take turns, an action that moved
+        # to another agent's tick is still a step of its own.
+        together = 1 if spec.turn_based else self.num_agents
+        env_steps = acted.reshape(len(acted), -1, together).any(axis=2).sum()
         origin = self.sink.origin(self.index)
         self.slot.commit(FragmentInfo(length, int(env_steps), origin, self._sequence))
         self.slot = None

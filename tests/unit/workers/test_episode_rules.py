@@ -462,6 +462,13 @@ def test_actions_that_wait_for_their_reward_are_moved_at_all() -> None:
                 obs_tick = int(leaves(fragment.obs)[0][0, row][1])
                 moved += entry.tick % 2 == 1 or obs_tick != int(entry.obs[0][1])
         assert moved > 5
+        taken = [
+            record.asked[int(action)]
+            for fragment, length in record.fragments
+            for action in fragment.extras["id"][: length - 1][fragment.acted[: length - 1]]
+        ]
+        env_steps = {(asked.tick, asked.row // len(ONE_TEAM["all"])) for asked in taken}
+        assert sum(info.env_steps for info in record.infos) == len(env_steps)
 
 
 @pytest.mark.parametrize("age", [0, 1])
