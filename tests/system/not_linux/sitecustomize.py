@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import sysconfig
 import urllib.request
 from typing import Any
 
@@ -66,6 +67,8 @@ def _without_folders(call: Any) -> Any:
     return checked
 
 
+# Python reads a file whose name has the system's name.
+sysconfig.get_config_vars()
 for _module, _names in MISSING.items():
     for _name in _names:
         if hasattr(_module, _name):
