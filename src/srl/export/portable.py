@@ -17,7 +17,7 @@ from gymnasium import spaces
 from torch import nn
 
 from srl.acting import ActingPolicy
-from srl.data.spec import ArraySpec
+from srl.data.spec import ArraySpec, action_array
 from srl.data.tree import Tree, flatten, unflatten
 from srl.envs.spaces import JointDiscrete, obs_starts
 from srl.errors import ConfigError
@@ -50,10 +50,15 @@ class PortablePolicy(nn.Module):
                 f"export: expected a policy with a network, got {acting.name!r}, which acts at "
                 "random."
             )
+        agent = acting.agent
+        if 0 in action_array(agent.action).shape:
+            raise ConfigError(
+                f"export: expected a policy that acts, got {acting.name!r}, whose environment has "
+                f"no action ({agent.action})."
+            )
         self.policy = _plain_copy(acting.module)
         self.explore = explore
         self._generator = torch.Generator()
-        agent = acting.agent
         self._obs: dict[str, ArraySpec] = flatten(agent.obs)
         self._memory: dict[str, ArraySpec] = (
             {} if self.policy.state_spec is None else flatten(self.policy.state_spec)

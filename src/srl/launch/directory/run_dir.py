@@ -277,7 +277,7 @@ class RunDir:
         except FileNotFoundError:
             raise RunError(
                 f"{file}: expected the spaces of the run's environment, got no such file. The run "
-                "is from an earlier version: `srl resume` writes the file."
+                "is from an earlier version: `srl resume --steps N` beyond its end writes the file."
             ) from None
         except (OSError, msgspec.MsgspecError, AttributeError) as error:
             raise RunError(
