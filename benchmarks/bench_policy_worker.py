@@ -111,7 +111,7 @@ class Bench:
 
     def served(self, seconds: float) -> tuple[float, float]:
         """Seconds of the worker for each 64 rows, and rows of a batch."""
-        from srl.workers.worker import MADE
+        from srl.workers.worker import PROGRESS
 
         row = self.worker.stats
         rows, batches, busy = row.get("count_rows"), 0, 0.0
@@ -120,7 +120,7 @@ class Bench:
             begun = time.perf_counter()
             result = self.worker.step()
             end = time.perf_counter()
-            if result is MADE:
+            if result is PROGRESS:
                 busy += end - begun
                 batches += 1
             else:

@@ -24,7 +24,7 @@ from torch import nn
 import srl
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.policies.distributions import Categorical
-from srl.policies.protocol import Act, Policy, TracksStatistics, Unroll
+from srl.policies.protocol import Policy, PolicyOutput, TracksStatistics, Unroll
 
 
 class Positions(gymnasium.ObservationWrapper):
@@ -70,13 +70,13 @@ class DifferencePolicy(Policy, TracksStatistics):
         x = torch.cat([obs, self.config.gain * (obs - last)], dim=-1)
         return Categorical(self.actor(x), mask), self.critic(x).squeeze(-1)
 
-    def act(self, obs, policy_state, is_first, explore, action_mask, generator) -> Act:
+    def act(self, obs, policy_state, is_first, explore, action_mask, generator) -> PolicyOutput:
         # [rows, ...]: one tick of many environments. No gradients here.
         last = torch.where(is_first[:, None], obs, policy_state["last"])
         distribution, value = self.outputs(obs, last, action_mask)
         # `explore` is 1 to sample and 0 to be greedy. All randomness is the generator's.
         action, log_prob = distribution.draw(generator, explore)
-        return Act(action, {"last": obs.clone()}, {"log_prob": log_prob, "value": value})
+        return PolicyOutput(action, {"last": obs.clone()}, {"log_prob": log_prob, "value": value})
 
     def unroll(self, obs, policy_state, is_first, active, action_mask=None) -> Unroll:
         # [T, B, ...]: fragments. `policy_state` [B, ...] is what was fed in at the first tick.

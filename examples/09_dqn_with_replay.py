@@ -22,7 +22,7 @@ from srl.algorithms.learning.adam import Adam
 from srl.algorithms.protocol import Algorithm
 from srl.data.records import SampleBatch, TrainResult
 from srl.data.spec import AgentSpec
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ class QPolicy(Policy):
         # A buffer is published with the weights.
         self.register_buffer("epsilon", torch.ones(()))
 
-    def act(self, obs, policy_state, is_first, explore, action_mask, generator) -> Act:
+    def act(self, obs, policy_state, is_first, explore, action_mask, generator) -> PolicyOutput:
         q = self.q(obs)
         chance = torch.rand(len(q), generator=generator)
         anything = torch.randint(q.shape[1], (len(q),), generator=generator)
         # `explore` is 0 in an evaluation.
         action = torch.where(chance < self.epsilon * explore, anything, q.argmax(1))
-        return Act(action, policy_state, {})
+        return PolicyOutput(action, policy_state, {})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 import srl
 from srl.data.trajectory import copy_trajectory
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class Rationing(Worker):
@@ -43,7 +43,7 @@ class Rationing(Worker):
             self.item.release()
             self.source.acknowledge(1)
             self.item = None
-        return MADE
+        return PROGRESS
 
     def close(self) -> None:
         self.source.close()

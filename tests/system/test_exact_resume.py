@@ -67,7 +67,7 @@ def learned(run_dir: Path) -> dict[str, np.ndarray]:
     checkpoint = RunDir(run_dir).store().find("latest")
     flat: dict[str, Any] = {"env_steps": checkpoint.manifest.env_steps}
     for name in checkpoint.manifest.parts:
-        if name in ("arena", "host"):
+        if name in ("arena", "process_loop"):
             continue
         part = read_part(checkpoint, name)
         if name == "collector":

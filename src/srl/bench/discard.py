@@ -12,7 +12,7 @@ from srl.graph import Graph
 from srl.services.messages import Update
 from srl.workers.trainer import TrainerWorker
 from srl.workers.wiring import Context
-from srl.workers.worker import MADE, StepResult, Wait, Worker
+from srl.workers.worker import PROGRESS, StepResult, Wait, Worker
 
 REPORT_SECONDS = 0.1
 """Interval between two reports of the environment steps."""
@@ -57,7 +57,7 @@ class DiscardWorker(Worker):
             self._metrics.send(
                 Update(self.name, self._policy, 0, self._env_steps, 0, 0.0, 0.0, 0.0, {})
             )
-        return MADE
+        return PROGRESS
 
     def weights(self) -> dict[str, dict[str, np.ndarray]]:
         """The weights that the run started with."""

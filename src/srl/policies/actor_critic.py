@@ -22,7 +22,7 @@ from srl.policies.nets.heads import ActionHead
 from srl.policies.nets.mlp import MLP, orthogonal
 from srl.policies.nets.norm import RunningNorm, track_returns
 from srl.policies.nets.recurrent import RecurrentCore, reset
-from srl.policies.protocol import Act, Policy, Unroll
+from srl.policies.protocol import Policy, PolicyOutput, Unroll
 
 
 class ActorCritic(Policy):
@@ -76,7 +76,7 @@ class ActorCritic(Policy):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """Chooses actions for [rows, ...], and returns their log probabilities and values, too.
 
         `explore` is the sampling temperature. `log_prob` is always that of the policy itself.
@@ -90,7 +90,7 @@ class ActorCritic(Policy):
             out, value = self._heads(actor, critic)
         distribution = self.action_head.distribution(out, action_mask)
         action, log_prob = distribution.draw(generator, explore)
-        return Act(action, policy_state, {"log_prob": log_prob, "value": value})
+        return PolicyOutput(action, policy_state, {"log_prob": log_prob, "value": value})
 
     def pack(self) -> None:
         """Packs two plain towers for `act`; does nothing for other networks."""

@@ -25,7 +25,7 @@ from srl.policies.bounded_actor_config import BoundedActorConfig
 from srl.policies.nets.encoder import Encoder, flat_obs
 from srl.policies.nets.encoder_choice import choose_encoder, make_obs_norm, num_outputs
 from srl.policies.nets.mlp import orthogonal
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 
 
 class BoundedActor(Policy):
@@ -78,7 +78,7 @@ class BoundedActor(Policy):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """Chooses actions for [rows, ...]; `explore` scales the noise and the share `uniform`."""
         column = explore.unsqueeze(1)
         action = self.explore(self.outputs(self.seen(obs)), column, generator)
@@ -86,7 +86,7 @@ class BoundedActor(Policy):
             chance = torch.rand(column.shape, generator=generator, device=action.device)
             anything = torch.empty_like(action).uniform_(-1.0, 1.0, generator=generator)
             action = torch.where(chance < self.uniform * column, anything, action)
-        return Act(self.scaled(action), policy_state, self.extras_spec)
+        return PolicyOutput(self.scaled(action), policy_state, self.extras_spec)
 
     def seen(self, obs: Tree) -> dict[str, torch.Tensor]:
         """Observations [N, ...] by path, normalised if that is set."""

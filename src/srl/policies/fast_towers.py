@@ -14,7 +14,7 @@ from srl.kernels.towers import Layers, backward_pass, forward_pass, run_towers
 from srl.policies.distributions import Categorical, DiagGaussian
 from srl.policies.nets.encoder import Encoder, flat_obs
 from srl.policies.nets.norm import RunningNorm
-from srl.policies.protocol import Act, ForwardPass
+from srl.policies.protocol import ForwardPass, PolicyOutput
 
 if TYPE_CHECKING:
     from srl.policies.actor_critic import ActorCritic
@@ -77,7 +77,7 @@ class FastTowers:
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """As `Policy.act`, after `pack`."""
         assert self.packed is not None
         sampled = self.packed.act(obs, explore, action_mask, generator)
@@ -86,7 +86,7 @@ class FastTowers:
         else:
             out, value = self.packed.outputs(obs)
             action, log_prob = self._head.distribution(out, action_mask).draw(generator, explore)
-        return Act(action, None, {"log_prob": log_prob, "value": value})
+        return PolicyOutput(action, None, {"log_prob": log_prob, "value": value})
 
     def outputs(self, leaves: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The parameters of the distribution [N, n], and the value [N] in the critic's units."""

@@ -20,7 +20,7 @@ from srl.kernels.switch import Kernels
 from srl.policies.distributions import Distribution
 
 
-class Act(NamedTuple):
+class PolicyOutput(NamedTuple):
     """The answer of a policy, as tensors; the policy worker writes them into the reply's slot."""
 
     action: torch.Tensor
@@ -116,7 +116,7 @@ class Policy(nn.Module, ABC):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """Chooses actions for [rows, ...] without gradients.
 
         Zeroes `policy_state` where `is_first`. `explore` is float32 [rows]: 1 samples, 0 is greedy.

@@ -18,7 +18,13 @@ from srl.policies.nets.mlp import MLP
 from srl.policies.nets.norm import RunningNorm
 from srl.policies.nets.recurrent import RecurrentCore, reset
 from srl.policies.nets.value_head import ActionValueHead
-from srl.policies.protocol import Act, Policy, TracksStatistics, ValueUnroll, require_discrete
+from srl.policies.protocol import (
+    Policy,
+    PolicyOutput,
+    TracksStatistics,
+    ValueUnroll,
+    require_discrete,
+)
 from srl.policies.q_network_config import QNetworkConfig
 
 
@@ -75,11 +81,11 @@ class QNetwork(Policy, TracksStatistics):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """Chooses actions for [rows, ...]: random ones with probability `epsilon * explore`."""
         if self._packed is not None:
             chosen = self._packed.act(obs, self._packed_epsilon, explore, action_mask, generator)
-            return Act(chosen, policy_state, {})
+            return PolicyOutput(chosen, policy_state, {})
         features = self._features(flat_obs(obs))
         if self.core is not None:
             policy_state = self.core.step(features, reset(policy_state, is_first))
@@ -87,7 +93,7 @@ class QNetwork(Policy, TracksStatistics):
         folded = self._folded
         value = self.head.means(features) if folded is None else F.linear(features, *folded)
         chosen = epsilon_greedy(value, self.epsilon * explore, action_mask, generator)
-        return Act(chosen, policy_state, {})
+        return PolicyOutput(chosen, policy_state, {})
 
     def pack(self) -> None:
         """Prepares one linear layer for `act` in place of the head, or a whole packed MLP."""

@@ -10,7 +10,7 @@ import torch
 from srl.data.spec import AgentSpec, Box, Discrete, MultiBinary, MultiDiscrete
 from srl.data.tree import Tree, leaves
 from srl.policies.distributions import Bernoulli, Categorical, MultiCategorical
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class RandomPolicy(Policy):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         """Chooses uniform actions for [rows, ...]."""
         rows = leaves(obs)[0].shape[0]
         device = is_first.device
@@ -59,7 +59,7 @@ class RandomPolicy(Policy):
                 action = Bernoulli(flat, action_mask).sample(generator)
             case Box(shape):
                 action = self._box(torch.empty(rows, *shape, device=device), generator)
-        return Act(action, policy_state, {})
+        return PolicyOutput(action, policy_state, {})
 
     def _box(self, out: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         low, high = self._low.to(out.device), self._high.to(out.device)

@@ -10,7 +10,7 @@ from srl.graph import Graph, WorkerGroup
 from srl.streams.sample import Slot
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class Delay(Worker):
@@ -46,7 +46,7 @@ class Delay(Worker):
         self._held.append((kept, item.info))
         item.release()
         self._source.acknowledge(1)
-        return MADE
+        return PROGRESS
 
     def _write(self) -> StepResult | Wait:
         self._slot = self._slot or self._sink.claim(newest_version=0)
@@ -56,7 +56,7 @@ class Delay(Worker):
         copy_trajectory(kept, self._slot.trajectory)
         self._slot.commit(info)
         self._slot = None
-        return MADE
+        return PROGRESS
 
     def close(self) -> None:
         """Closes its ends of the streams."""

@@ -34,7 +34,7 @@ from srl.streams.sample import SampleSink
 from srl.workers.agent_batch import AgentBatch, EndedEpisodes
 from srl.workers.guided_batch import GuidedAgentBatch, GuideEnd
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 _SEED_STEP = 100_003
 """Added to a group's seed after a failure."""
@@ -261,13 +261,13 @@ class ActorWorker(Worker):
             if self.groups[at].ready:
                 self._next = (at + 1) % len(self.groups)
                 self._step_group(self.groups[at])
-                return MADE
+                return PROGRESS
         if made:
-            return MADE
+            return PROGRESS
         if self._stepping:
             group = self._stepping.popleft()
             self._tick(group, group.finish)
-            return MADE
+            return PROGRESS
         return self._waits[waits_for]
 
     def _step_group(self, group: Group) -> None:

@@ -19,7 +19,7 @@ from srl.datasets.steps import RecordedSteps
 from srl.streams.sample import SampleSink
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class WindowOrder:
@@ -92,7 +92,7 @@ class DatasetWorker(Worker):
         self._num_fragments += 1
         self.stats.set("count_fragments", self._num_fragments)
         self.stats.add("count_env_steps", count)
-        return MADE
+        return PROGRESS
 
     def state(self, exact: bool) -> Tree:
         """How many fragments it has written."""

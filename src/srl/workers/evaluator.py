@@ -17,7 +17,7 @@ from srl.services.parameters import ParameterReader
 from srl.workers.configs import EvaluatorConfig
 from srl.workers.episode_player import Player
 from srl.workers.wiring import Context, load_weights
-from srl.workers.worker import MADE, StepResult, Wait, Worker
+from srl.workers.worker import PROGRESS, StepResult, Wait, Worker
 
 
 class EvaluatorWorker(Worker):
@@ -75,13 +75,13 @@ class EvaluatorWorker(Worker):
             self._next_start = now + self._config.every_seconds
             self._start()
             self.stats.enter("running")
-            return MADE
+            return PROGRESS
         self._player.tick()
         self.stats.enter("running")
         if self._player.done:
             self._report(self._player)
             self._player = None
-        return MADE
+        return PROGRESS
 
     def _start(self) -> None:
         for name, reader in self._parameters.items():

@@ -20,13 +20,13 @@ from srl.data.records import InferenceRequest
 from srl.data.spec import ArraySpec, action_array
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import PolicyError
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 from srl.services.parameters import ParameterReader
 from srl.streams.inference import InferenceServer
 from srl.workers.configs import InferenceConfig
 from srl.workers.devices import require_device
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class Inputs(NamedTuple):
@@ -50,11 +50,11 @@ class ServedPolicy:
     generator: torch.Generator
     device: torch.device
     version: int = -1
-    host_weights: dict[str, np.ndarray] = field(default_factory=dict)
+    weight_arrays: dict[str, np.ndarray] = field(default_factory=dict)
     """The policy's tensors as arrays: on a CPU they share memory, otherwise they are copies."""
     _on_cpu: bool = field(init=False)
     _inputs: dict[int, tuple[InferenceRequest, Inputs]] = field(default_factory=dict)
-    _last_output: tuple[Act, list[np.ndarray]] | None = None
+    _last_output: tuple[PolicyOutput, list[np.ndarray]] | None = None
     """The last output of the policy and its arrays, on a CPU only."""
 
     def __post_init__(self) -> None:
@@ -94,21 +94,21 @@ class ServedPolicy:
             found = self._inputs[id(request)] = (request, to_tensors(request, self.device))
         return found[1]
 
-    def outputs(self, act: Act, rows: int, worker: str) -> list[np.ndarray]:
+    def output_arrays(self, output: PolicyOutput, rows: int, worker: str) -> list[np.ndarray]:
         """The policy's output as arrays of the declared shapes: action, leaves of the policy state,
         leaves of the extras."""
-        if self._last_output is not None and self._last_output[0] is act:
+        if self._last_output is not None and self._last_output[0] is output:
             # The policy wrote its output into the same memory as last time.
             return self._last_output[1]
-        tensors = [act.action, *leaves(act.policy_state), *self._extras(act.extras)]
+        tensors = [output.action, *leaves(output.policy_state), *self._extras(output.extras)]
         if self._on_cpu:
             arrays = [tensor.numpy() for tensor in tensors]
         else:
             arrays = [tensor.cpu().numpy() for tensor in tensors]
         if [array.shape for array in arrays] != [(rows, *shape) for shape in self._shapes]:
-            self._raise_wrong_shapes(act, rows, worker)
+            self._raise_wrong_shapes(output, rows, worker)
         if self._on_cpu:
-            self._last_output = act, arrays
+            self._last_output = output, arrays
         return arrays
 
     def _extras(self, extras: Tree) -> list[torch.Tensor]:
@@ -119,10 +119,10 @@ class ServedPolicy:
                 return [extras[key] for key in keys]
         return leaves(extras)
 
-    def _raise_wrong_shapes(self, act: Act, rows: int, worker: str) -> None:
+    def _raise_wrong_shapes(self, output: PolicyOutput, rows: int, worker: str) -> None:
         where = f"from policy {self.name!r} in {worker}"
         for name, specs in self._specs.items():
-            got = leaves(getattr(act, name))
+            got = leaves(getattr(output, name))
             if len(specs) != len(got):
                 raise PolicyError(
                     f"{name}: expected {len(specs)} arrays, got {len(got)}, {where}. "
@@ -142,13 +142,13 @@ class ServedPolicy:
         if self.parameters.version == self.version:
             return
         tensors = self._tensors
-        if not self.host_weights:
-            self.host_weights = {name: t.cpu().numpy() for name, t in tensors.items()}
-        self.version = self.parameters.read(self.host_weights)
+        if not self.weight_arrays:
+            self.weight_arrays = {name: t.cpu().numpy() for name, t in tensors.items()}
+        self.version = self.parameters.read(self.weight_arrays)
         if not self._on_cpu:
             with torch.no_grad():
                 for name, tensor in tensors.items():
-                    tensor.copy_(torch.from_numpy(self.host_weights[name]), non_blocking=True)
+                    tensor.copy_(torch.from_numpy(self.weight_arrays[name]), non_blocking=True)
         with torch.inference_mode():
             self.policy.pack()
 
@@ -205,7 +205,7 @@ class PolicyWorker(Worker):
                 self._answer(served, slots)
                 made = True
         if made:
-            return MADE
+            return PROGRESS
         if all(served.server.closed for served in self._served):
             return DONE
         return wait
@@ -227,8 +227,8 @@ class PolicyWorker(Worker):
         server = served.server
         request, counts = server.gather(slots)
         rows = sum(counts)
-        act = _act(served.policy, served.inputs(request), served.generator)
-        arrays = served.outputs(act, rows, self.name)
+        output = _act(served.policy, served.inputs(request), served.generator)
+        arrays = served.output_arrays(output, rows, self.name)
         server.answer_with(slots, counts, arrays, served.version)
         self.stats.add("count_requests", len(slots))
         self.stats.add("count_rows", rows)
@@ -268,11 +268,11 @@ def to_tensors(request: InferenceRequest, device: torch.device) -> Inputs:
 
 def infer(
     policy: Policy, request: InferenceRequest, generator: torch.Generator, device: torch.device
-) -> Act:
+) -> PolicyOutput:
     """One forward pass over a request's rows, without gradients."""
     return _act(policy, to_tensors(request, device), generator)
 
 
-def _act(policy: Policy, inputs: Inputs, generator: torch.Generator) -> Act:
+def _act(policy: Policy, inputs: Inputs, generator: torch.Generator) -> PolicyOutput:
     with torch.inference_mode():
         return policy.act(*inputs, generator)

@@ -15,7 +15,7 @@ from srl.data.spec import ArraySpec
 from srl.data.stacking import stack_index
 from srl.data.tree import tree_map
 from srl.errors import ConfigError
-from srl.policies.protocol import Act
+from srl.policies.protocol import PolicyOutput
 from srl.workers.policy import infer
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context
@@ -59,12 +59,12 @@ class PolicyRelabeller(Relabeller):
         if index.size:
             self.replace(fragment, index, self._ask(fragment, length, index))
 
-    def replace(self, fragment: Trajectory, index: np.ndarray, act: Act) -> None:
+    def replace(self, fragment: Trajectory, index: np.ndarray, output: PolicyOutput) -> None:
         """Writes what the policy said at these ticks and rows, by tick * rows + row."""
         actions = fragment.action.reshape(-1, *fragment.action.shape[2:])
-        actions[index] = act.action.numpy()
+        actions[index] = output.action.numpy()
 
-    def _ask(self, fragment: Trajectory, length: int, index: np.ndarray) -> Act:
+    def _ask(self, fragment: Trajectory, length: int, index: np.ndarray) -> PolicyOutput:
         tick, row = np.divmod(index, self.spec.rows)
         is_first = fragment.is_first[:length]
 

@@ -17,7 +17,7 @@ from srl.data.trajectory import copy_trajectory
 from srl.data.tree import Tree
 from srl.streams.sample import SampleSink, SampleSource, Slot
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class Relabeller(Worker):
@@ -69,9 +69,9 @@ class Relabeller(Worker):
             pair = self._pairs[self._next]
             self._next = (self._next + 1) % len(self._pairs)
             result = pair.copy_one(self.relabel)
-            if result is MADE:
+            if result is PROGRESS:
                 self.stats.add("count_fragments", 1)
-                return MADE
+                return PROGRESS
             results.append(result)
         return next((result for result in results if isinstance(result, Wait)), DONE)
 
@@ -119,4 +119,4 @@ class _StreamPair:
         self.slot = None
         item.release()
         self.source.acknowledge(1)
-        return MADE
+        return PROGRESS

@@ -35,7 +35,7 @@ from srl.streams.sample import SampleSink, SampleSource
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.replay_segments import ReplaySegments
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, StepResult, Wait, Worker
 
 
 class ReplayWorker(Worker):
@@ -140,12 +140,12 @@ class ReplayWorker(Worker):
         self._read_feedback()
         if self._owed >= 1.0 and self.replay.can_draw:
             if self._draw():
-                return MADE
+                return PROGRESS
             if all(sink.closed for sink in self._sinks):
                 return DONE
             if self._owed >= self._max_owed:
                 return self._waits["ratio"]
-        return MADE if self._insert() else self._idle()
+        return PROGRESS if self._insert() else self._idle()
 
     def _count_lost(self) -> None:
         """Counts what an earlier incarnation had stored, and this one has not."""

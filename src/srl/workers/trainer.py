@@ -38,7 +38,7 @@ from srl.workers.age_check import AgeCheck
 from srl.workers.feedback import Feedback
 from srl.workers.trainer_group import TrainerGroup
 from srl.workers.wiring import Context, load_weights
-from srl.workers.worker import DONE, GIVEN_UP, MADE, StepResult, Wait, Worker
+from srl.workers.worker import DONE, GIVEN_UP, PROGRESS, StepResult, Wait, Worker
 
 
 class TrainerWorker(Worker):
@@ -122,7 +122,7 @@ class TrainerWorker(Worker):
             return self._join_group()
         if self._group.broken or self._newest.newest_remote_version > self.version:
             self._group.give_up()
-            return MADE
+            return PROGRESS
         if not self._feedback.flush():
             return self._wait_slots
         got = self._fill()
@@ -131,9 +131,9 @@ class TrainerWorker(Worker):
         if self._training.full:
             numbers = self._group.ready(self.version, self._batch_numbers)
             if numbers is not None:
-                return MADE if self._learn(numbers) else GIVEN_UP
+                return PROGRESS if self._learn(numbers) else GIVEN_UP
         if got:
-            return MADE
+            return PROGRESS
         # With a full batch it does not end: the other trainers may also have their parts.
         ends = self._source.closed and not self._training.full
         self._group.leave(ends)
@@ -168,7 +168,7 @@ class TrainerWorker(Worker):
         except CollectiveBroken as broken:
             self._end_group(broken)
             return self._wait_others
-        return MADE
+        return PROGRESS
 
     def _end_group(self, broken: CollectiveBroken) -> None:
         """Ends the group. Warns if groups keep ending: a single death is reported elsewhere."""

@@ -27,14 +27,14 @@ from srl.workers.wiring import Context
 class StepResult(Enum):
     """What a step did: it made progress, is done for good, or gave up because the run stops."""
 
-    MADE = "made"
+    PROGRESS = "progress"
     DONE = "done"
     GIVEN_UP = "given up"
 
 
 CPU_EVERY_NS = 10_000_000
 """How often CPU time is counted while there is work: reading the clock costs as much as a copy."""
-MADE, DONE, GIVEN_UP = StepResult.MADE, StepResult.DONE, StepResult.GIVEN_UP
+PROGRESS, DONE, GIVEN_UP = StepResult.PROGRESS, StepResult.DONE, StepResult.GIVEN_UP
 
 
 class Wait:
@@ -214,7 +214,7 @@ class ProcessLoop:
                 stats.add(waited[0].field, start - waited[1])
             result = worker.step()
             end = time.monotonic_ns()
-            if result is MADE:
+            if result is PROGRESS:
                 stats.worked(start, end)
                 progress = True
                 continue

@@ -26,7 +26,7 @@ from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.errors import CheckpointError, ConfigError, LearnError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
 from srl.policies.distributions import Categorical
-from srl.policies.protocol import Act, Policy, TracksStatistics, Unroll
+from srl.policies.protocol import Policy, PolicyOutput, TracksStatistics, Unroll
 
 torch.set_num_threads(1)
 
@@ -69,7 +69,7 @@ class TwoNumbers(Policy, TracksStatistics):
         self.log_odds = nn.Parameter(torch.tensor(log_odds))
         self.value = nn.Parameter(torch.tensor(value))
 
-    def act(self, *_: Any) -> Act:
+    def act(self, *_: Any) -> PolicyOutput:
         raise NotImplementedError
 
     def unroll(

@@ -19,7 +19,7 @@ from srl.export.files import export_policy
 from srl.export.portable import PortablePolicy
 from srl.policies.actor_critic import ActorCritic
 from srl.policies.deterministic import Deterministic
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 from srl.policies.q_network import QNetwork
 from srl.policies.random import RandomConfig, RandomPolicy
 from srl.policies.squashed_gaussian import SquashedGaussian
@@ -223,12 +223,12 @@ class Tossing(Policy):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         scores = self.linear(obs)
         if self.branches and bool(scores.sum() > 0):
             scores = -scores
         noise = torch.rand(scores.shape, generator=generator) * explore[:, None]
-        return Act((scores + noise).argmax(1), None, {})
+        return PolicyOutput((scores + noise).argmax(1), None, {})
 
 
 class Branching(Tossing):

@@ -19,7 +19,7 @@ from srl.data.records import SampleBatch, TrainResult
 from srl.data.spec import AgentSpec, ArraySpec
 from srl.data.tree import Tree, leaves
 from srl.errors import LearnError
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class CheckedPolicy(Policy):
         explore: torch.Tensor,
         action_mask: torch.Tensor | None,
         generator: torch.Generator,
-    ) -> Act:
+    ) -> PolicyOutput:
         rows = len(is_first)
         seen = sum(leaf.reshape(rows, -1).double().sum(1).float() for leaf in leaves(obs))
         fed = state["h"]
@@ -54,7 +54,7 @@ class CheckedPolicy(Policy):
         allowed = torch.ones(rows, 2) if action_mask is None else action_mask.float()
         action = torch.multinomial(allowed, 1, generator=generator)[:, 0]
         extras = {"seen": seen, "count": count, "fed": fed.clone()}
-        return Act(action, {"h": torch.stack([count, seen], 1)}, extras)
+        return PolicyOutput(action, {"h": torch.stack([count, seen], 1)}, extras)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.tree import Tree, leaves, tree_map
 from srl.errors import ConfigError
 from srl.policies.actor_critic import ActorCritic, ActorCriticConfig
-from srl.policies.protocol import Act
+from srl.policies.protocol import PolicyOutput
 
 torch.set_num_threads(1)
 
@@ -33,7 +33,7 @@ def observed(spec: Tree, *shape: int) -> Tree:
     return tree_map(lambda leaf: torch.randn(*shape, *leaf.shape), spec)
 
 
-def act(policy: ActorCritic, obs: Tree, state: Tree, is_first: torch.Tensor) -> Act:
+def act(policy: ActorCritic, obs: Tree, state: Tree, is_first: torch.Tensor) -> PolicyOutput:
     rows = len(is_first)
     with torch.inference_mode():
         generator = torch.Generator().manual_seed(0)

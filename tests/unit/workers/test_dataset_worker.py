@@ -16,7 +16,7 @@ from srl.datasets.writer import DatasetWriter
 from srl.services.worker_stats import StatsTable
 from srl.streams.sample import SampleSink, SampleSource, SampleSpec
 from srl.workers.dataset import DatasetWorker, WindowOrder
-from srl.workers.worker import DONE, MADE, Wait
+from srl.workers.worker import DONE, PROGRESS, Wait
 
 pytest.importorskip("h5py", reason="needs the extra `datasets`")
 ROWS, LENGTH = 3, 4
@@ -73,7 +73,7 @@ class Setup:
         for number in range(count):
             source = self.sources[number % len(self.sources)]
             while (item := source.take()) is None:
-                assert self.worker.step() is MADE
+                assert self.worker.step() is PROGRESS
             data = item.trajectory
             assert item.info.length == LENGTH + 1
             assert item.info.env_steps == data.acted[:-1].sum()
@@ -110,7 +110,7 @@ def test_windows_do_not_depend_on_how_many_are_asked_for_at_once() -> None:
 
 def test_it_waits_for_slots_and_ends_when_the_trainers_do(steps: RecordedSteps) -> None:
     play = Setup(steps)
-    assert [play.worker.step() for _ in range(2)] == [MADE, MADE]
+    assert [play.worker.step() for _ in range(2)] == [PROGRESS, PROGRESS]
     waits = play.worker.step()
     assert isinstance(waits, Wait)
     assert waits.name == "slots"

@@ -19,7 +19,7 @@ from srl.services.parameters import ParameterReader, ParameterSpec, ParameterWri
 from srl.services.worker_stats import StatsTable
 from srl.workers.policy import ServedPolicy
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, CurrentWorker, ProcessLoop, StepResult, Wait, Worker
+from srl.workers.worker import DONE, PROGRESS, CurrentWorker, ProcessLoop, StepResult, Wait, Worker
 
 
 class Scripted(Worker):
@@ -73,8 +73,8 @@ def host_of(
 
 def test_a_host_sleeps_only_when_no_worker_gets_on() -> None:
     host, stats_table, wake_pipe, _ = host_of(
-        a=[Wait("samples"), MADE, Wait("samples"), DONE],
-        b=[MADE, Wait("slots"), Wait("slots", 0.25), DONE],
+        a=[Wait("samples"), PROGRESS, Wait("samples"), DONE],
+        b=[PROGRESS, Wait("slots"), Wait("slots", 0.25), DONE],
     )
     host.run()
     assert wake_pipe.waited == [0.25], "once, for the shortest of their times"
@@ -83,7 +83,7 @@ def test_a_host_sleeps_only_when_no_worker_gets_on() -> None:
 
 
 def test_time_is_counted_for_what_was_waited_for() -> None:
-    host, stats_table, _, _ = host_of(a=[Wait("samples"), Wait("strange"), MADE, DONE])
+    host, stats_table, _, _ = host_of(a=[Wait("samples"), Wait("strange"), PROGRESS, DONE])
     host.run()
     row = stats_table.rows["a"]
     assert row.get("wait_samples") > 0
@@ -94,7 +94,7 @@ def test_time_is_counted_for_what_was_waited_for() -> None:
 
 
 def test_a_stop_ends_the_loop_and_the_asked_for_checkpoint_is_still_written() -> None:
-    host, stats_table, _, written = host_of(a=[MADE] * 100, b=[MADE] * 100)
+    host, stats_table, _, written = host_of(a=[PROGRESS] * 100, b=[PROGRESS] * 100)
     stats_table.checkpoint = 3
     stats_table.stop = True
     host.run()
@@ -104,7 +104,7 @@ def test_a_stop_ends_the_loop_and_the_asked_for_checkpoint_is_still_written() ->
 
 
 def test_a_process_that_is_to_leave_does_so_while_the_run_goes_on() -> None:
-    host, stats_table, _, _ = host_of(a=[MADE] * 100)
+    host, stats_table, _, _ = host_of(a=[PROGRESS] * 100)
     rounds = iter([False, False, True])
     host.leaving = lambda: next(rounds)
     host.run()
@@ -113,7 +113,7 @@ def test_a_process_that_is_to_leave_does_so_while_the_run_goes_on() -> None:
 
 
 def test_where_others_may_come_back_a_worker_without_them_waits() -> None:
-    host, stats_table, _, _ = host_of(a=[DONE, DONE, MADE, Wait("samples")])
+    host, stats_table, _, _ = host_of(a=[DONE, DONE, PROGRESS, Wait("samples")])
     host.waits_for_return = True
     assert host.round() is not None
     assert host.waiting() == {"a": "workers"}

@@ -12,7 +12,7 @@ import torch
 from srl.data.spec import AgentSpec, ArraySpec, Discrete
 from srl.data.trajectory import TrajectorySpec
 from srl.errors import ConfigError
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 from srl.workers.policy_relabeller import PolicyRelabeller
 
 TICKS, ROWS = 5, 3
@@ -30,7 +30,7 @@ class SumOfFrames(Policy):
         action = obs.flatten(1).sum(1).long()
         if action_mask is not None:
             action = action_mask.int().argmax(1)
-        return Act(action, None, None)
+        return PolicyOutput(action, None, None)
 
 
 def make(agent: AgentSpec) -> tuple[PolicyRelabeller, Any]:

@@ -23,7 +23,7 @@ from srl.streams.sample_queue import FragmentInfo
 from srl.workers.actor import ActorConfig
 from srl.workers.relabeller import Relabeller
 from srl.workers.wiring import Context
-from srl.workers.worker import DONE, MADE, Wait
+from srl.workers.worker import DONE, PROGRESS, Wait
 
 
 class Doubler(Relabeller):
@@ -126,8 +126,8 @@ def test_fragments_arrive_changed_and_in_order(bench: Bench) -> None:
     assert waits_for(bench.relabeller.step()) == "samples"
     for reward in (1.0, 2.0):
         bench.write(reward)
-    assert bench.relabeller.step() is MADE
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
+    assert bench.relabeller.step() is PROGRESS
     assert [bench.read(), bench.read()] == [2.0, 4.0]
     assert account(bench.first, bench.arena).consumed == 2
     assert account(bench.second, bench.arena).produced == 2
@@ -136,19 +136,19 @@ def test_fragments_arrive_changed_and_in_order(bench: Bench) -> None:
 def test_a_full_stream_holds_it_back_and_nothing_is_lost(bench: Bench) -> None:
     for reward in range(bench.second.slots):
         bench.write(float(reward))
-        assert bench.relabeller.step() is MADE
+        assert bench.relabeller.step() is PROGRESS
     bench.write(9.0)
     assert waits_for(bench.relabeller.step()) == "slots"
     assert account(bench.first, bench.arena).in_flight == 1
     assert bench.read() == 0.0
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
     assert account(bench.first, bench.arena).in_flight == 0
 
 
 def test_it_ends_when_writers_have_left_and_all_is_passed_on(bench: Bench) -> None:
     bench.write(1.0)
     bench.sink.close()
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
     assert bench.relabeller.step() is DONE
     bench.relabeller.close()
     assert bench.read() == 2.0
@@ -162,12 +162,12 @@ def test_it_ends_when_readers_have_left(bench: Bench) -> None:
 
 def test_an_exact_state_has_the_slot_that_waits(bench: Bench) -> None:
     bench.write(1.0)
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
     assert waits_for(bench.relabeller.step()) == "samples"
     memory, state = bench.arena.state(), bench.relabeller.state(exact=True)
 
     bench.write(2.0)
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
     expected = [bench.read(), bench.read()]
 
     bench.arena.restore(memory)
@@ -175,7 +175,7 @@ def test_an_exact_state_has_the_slot_that_waits(bench: Bench) -> None:
     bench.relabeller.restore(state, exact=True)
     assert bench.relabeller.own_state() == {"count": 1}
     bench.write(2.0)
-    assert bench.relabeller.step() is MADE
+    assert bench.relabeller.step() is PROGRESS
     assert [bench.read(), bench.read()] == expected
 
 

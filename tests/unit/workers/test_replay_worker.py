@@ -21,7 +21,7 @@ from srl.streams.sample_accounting import account
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.feedback import Feedback
 from srl.workers.replay import ReplayWorker
-from srl.workers.worker import DONE, MADE, Wait
+from srl.workers.worker import DONE, PROGRESS, Wait
 
 LENGTH, ENVS = 4, 2
 STEPS = LENGTH * ENVS
@@ -83,7 +83,7 @@ class Setup:
         """Steps the worker until it waits."""
         for _ in range(1000):
             result = self.worker.step()
-            if result is not MADE:
+            if result is not PROGRESS:
                 assert isinstance(result, Wait), result
                 return result
         raise AssertionError("it never waits")

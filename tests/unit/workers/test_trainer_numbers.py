@@ -24,7 +24,7 @@ from srl.workers.age_check import AgeCheck
 from srl.workers.feedback import Feedback
 from srl.workers.trainer import TrainerWorker
 from srl.workers.trainer_group import TrainerGroup
-from srl.workers.worker import MADE, Wait
+from srl.workers.worker import PROGRESS, Wait
 
 AGENT = AgentSpec(obs={"a": ArraySpec(shape=(2,))}, action=Discrete(2))
 TRAJECTORY = TrajectorySpec(length=2, rows=1, envs=1, agent=AGENT)
@@ -94,7 +94,7 @@ class Bench:
 def test_a_trainer_publishes_what_it_begins_with() -> None:
     bench = Bench()
     trainer = bench.trainer()
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     assert (trainer.version, bench.newest.version) == (0, 0)
     assert bench.upstream == [], "nothing was lost"
     assert isinstance(trainer.step(), Wait)
@@ -105,8 +105,8 @@ def test_what_another_host_has_seen_is_gone_above_at_once_and_once() -> None:
     trainer = bench.trainer()
     trainer.step()
     ParameterWriter(WEIGHTS, bench.arena).note_remote_version(7)
-    assert trainer.step() is MADE
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
+    assert trainer.step() is PROGRESS
     assert (trainer.version, bench.newest.version) == (8, 8)
     assert bench.stats.get("count_lost_updates") == 7
     assert "continuing as version 8" in bench.notes[0].text
@@ -122,7 +122,7 @@ def test_on_another_host_it_counts_on_even_without_a_checkpoint() -> None:
     for name, number in (("env_steps", 500), ("agent_steps", 600), ("policy_version", 9)):
         bench.stats.set(f"count_{name}", number)
     trainer = bench.trainer()
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     assert (trainer.version, trainer.env_steps, trainer.agent_steps) == (10, 500, 600)
     assert bench.newest.version == 10
     assert bench.upstream == [10]
@@ -151,12 +151,12 @@ def test_its_part_of_a_batch_that_the_others_are_done_with_is_given_up() -> None
     assert slot is not None
     slot.trajectory.policy_version.fill(0)
     slot.commit(FragmentInfo(TRAJECTORY.capacity, 2))
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     assert account(SAMPLES, bench.arena).in_flight == 1
     trainer._group.give_up()
     ahead = RankProgress(holds=1, due=1, published=0, env_steps=0, agent_steps=0)
     trainer._group.furthest = lambda: ahead  # type: ignore[method-assign]
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     accounts = account(SAMPLES, bench.arena)
     assert (accounts.dropped["out of turn"], accounts.in_flight) == (1, 0)
     source = SampleSource(SAMPLES, bench.arena, 0)
@@ -172,7 +172,7 @@ def test_it_takes_nothing_up_before_its_host_has_the_samples() -> None:
     assert bench.newest.version == -1
     assert not trainer.settled
     queue.owned_elsewhere[0] = 0
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     assert trainer.settled
 
 
@@ -185,4 +185,4 @@ def test_it_meets_nobody_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None
     assert wait.timeout_seconds == 0.5
     assert bench.newest.version == -1
     monkeypatch.setattr(TrainerGroup, "pause_seconds", 0.0)
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS

@@ -10,7 +10,7 @@ from srl.algorithms.collective import Collective, CollectiveBroken
 from srl.streams.sample import SampleSink
 from srl.streams.sample_queue import FragmentInfo
 from srl.workers.trainer import TrainerWorker
-from srl.workers.worker import DONE, MADE, Wait
+from srl.workers.worker import DONE, PROGRESS, Wait
 
 
 class Group:
@@ -64,7 +64,7 @@ def test_one_with_a_batch_waits_for_the_other_even_if_it_gets_no_further_one() -
     bench, group = Bench(), Group(formed=True)
     trainer = trainer_with(bench, group)
     write(bench, SAMPLES.fragments_per_batch)
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     waits = trainer.step()
     assert isinstance(waits, Wait)
     assert waits.name == "workers"
@@ -78,7 +78,7 @@ def test_one_that_gets_no_whole_batch_leaves() -> None:
     bench, group = Bench(), Group(formed=True)
     trainer = trainer_with(bench, group)
     write(bench, SAMPLES.fragments_per_batch - 1)
-    assert trainer.step() is MADE
+    assert trainer.step() is PROGRESS
     assert trainer.step() is DONE
     assert group.left == [True]
     # On another host somebody writes again.

@@ -1,4 +1,4 @@
-"""The controller watches one run; it is the same for every launcher.
+"""The controller watches one run; it is the same for every layout.
 
 The controller collects the reports of workers, decides when the run is over, asks for checkpoints,
 shows progress, and writes the summary. It never touches the data that flows between workers.

@@ -1,4 +1,4 @@
-"""The process launcher: watches, replaces and cleans up the processes of a plan."""
+"""A run in processes: starts, watches, replaces and cleans up the processes of a plan."""
 
 from __future__ import annotations
 

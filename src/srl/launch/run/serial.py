@@ -33,7 +33,7 @@ from srl.tracebacks import USER_ERRORS, described, in_user_code
 from srl.workers.worker import CurrentWorker, ProcessLoop, Worker
 
 ARENA_PART = "arena"
-LOOP_PART = "host"
+PROCESS_LOOP_PART = "process_loop"
 """Name of the checkpoint part that holds the state of the process loop."""
 WATCH_SECONDS = 0.25
 PATIENCE_SECONDS = 1.5
@@ -212,7 +212,7 @@ class SerialRun:
             self._exact = exact and all(worker.restorable for worker in self._workers)
             if self._exact:
                 write_part(self._folder, ARENA_PART, self._arena.state())
-                write_part(self._folder, LOOP_PART, {"next": process_loop.next})
+                write_part(self._folder, PROCESS_LOOP_PART, {"next": process_loop.next})
             self._stats_table.checkpoint = number
             process_loop.checkpoint()
             controller.commit_checkpoint(number, self._folder, exact=self._exact)
@@ -231,7 +231,7 @@ class SerialRun:
             return
         exact = checkpoint.manifest.exact and self._restore_arena(checkpoint)
         if exact:
-            process_loop.next = read_part(checkpoint, LOOP_PART)["next"]
+            process_loop.next = read_part(checkpoint, PROCESS_LOOP_PART)["next"]
         for worker in self._workers:
             if exact or worker.in_every_checkpoint:
                 restore_worker(worker, checkpoint, exact=exact)

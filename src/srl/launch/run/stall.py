@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.5
 """Time between two looks."""
 RECENT_SECONDS = 5.0
 """A waiting worker adds to its waiting time at least this often (its loop does so every second). A
-longer pause between two looks means that the launcher itself was stopped."""
+longer pause between two looks means that the head itself was stopped."""
 _AWAITED = {
     "samples": "fragments",
     "slots": "a free slot",
