@@ -12,11 +12,37 @@ from typing import Any
 
 from srl.envs.protocol import EnvConfig, EnvGroup, OnCall, PolicyAgents
 from srl.errors import ConfigError, nearest
-from srl.extras import import_extra, require
+from srl.extras import import_extra, installed, require
 from srl.resolve import resolve
 
-COLLECTIONS = ("gymnax", "jaxmarl")
-"""Packages that make environments by name: `make(name)`, and `registered_envs`."""
+_PLAYED = {
+    "gymnax": (
+        *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
+        *("Asterix-MinAtar", "Breakout-MinAtar", "Freeway-MinAtar", "SpaceInvaders-MinAtar"),
+        *("Catch-bsuite", "DeepSea-bsuite", "MemoryChain-bsuite", "UmbrellaChain-bsuite"),
+        *("DiscountingChain-bsuite", "FourRooms-misc", "MetaMaze-misc", "PointRobot-misc"),
+        *("BernoulliBandit-misc", "GaussianBandit-misc", "Reacher-misc", "Swimmer-misc"),
+        "Pong-misc",
+    ),
+    "jaxmarl": (
+        *("MPE_simple_v3", "MPE_simple_tag_v3", "MPE_simple_world_comm_v3"),
+        *("MPE_simple_spread_v3", "MPE_simple_crypto_v3", "MPE_simple_speaker_listener_v4"),
+        *("MPE_simple_push_v3", "MPE_simple_adversary_v3", "MPE_simple_reference_v3"),
+        *("MPE_simple_facmac_v1", "MPE_simple_facmac_3a_v1", "HeuristicEnemySMAX"),
+    ),
+}
+"""Packages that make environments by name (`make(name)` and `registered_envs`), and the names that
+have been played as groups."""
+
+
+def jax_ids() -> list[str]:
+    """Ids of JAX environments whose collection is installed; imports neither JAX nor them."""
+    return [
+        f"jax:{package}:{name}"
+        for package, names in _PLAYED.items()
+        if installed("jax") and installed(package)
+        for name in names
+    ]
 
 
 def make_jax_group(
@@ -50,7 +76,7 @@ def _find(config: EnvConfig, path: str) -> Any:
             f"env {config.id!r}: expected jax:gymnax:NAME, jax:jaxmarl:NAME or "
             "jax:module:Class, got no colon."
         )
-    if package not in COLLECTIONS:
+    if package not in _PLAYED:
         return resolve(path)
     module = import_extra(package, f"environment {config.id!r}")
     if name not in module.registered_envs:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 from srl.envs.ids import OWN_GROUPS, envpool_ids, gymnasium_ids, is_removed, pettingzoo_ids
+from srl.envs.jax_start import jax_ids
 from srl.envs.protocol import EnvConfig
 from srl.envs.registry import probe
 from srl.errors import SrlError
@@ -24,13 +25,14 @@ _NEEDED_PACKAGES = {
 
 
 def list_envs() -> list[str]:
-    """Ids of Gymnasium, Atari, EnvPool and PettingZoo whose packages and libraries are installed.
+    """Ids of Gymnasium, Atari, EnvPool, JAX and PettingZoo with packages and libraries installed.
 
     Only PettingZoo's environments are made to find out; to make the others would take long.
     """
     names = [id for id in gymnasium_ids() if _has_packages(gymnasium.registry[id])]
     names += OWN_GROUPS if installed("mujoco") else ()
     names += [f"envpool:{name}" for name in _playable_envpool_ids()]
+    names += jax_ids()
     names += [id for name in pettingzoo_ids() if _can_be_made(id := f"pettingzoo:{name}")]
     return names
 

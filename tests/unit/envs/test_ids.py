@@ -11,6 +11,7 @@ import pytest
 from playing import group_of, play, stacked
 
 from srl.envs.ids import with_importable_id
+from srl.envs.jax_start import jax_ids
 from srl.envs.protocol import EnvConfig
 from srl.errors import ConfigError
 from srl.experiment import Experiment
@@ -98,3 +99,11 @@ def test_an_id_that_only_this_process_knows_becomes_what_it_stands_for(
 def test_ids_that_every_process_knows_stay(id: str) -> None:
     config = EnvConfig(id=id)
     assert with_importable_id(config) is config
+
+
+def test_ids_of_jax_are_those_of_installed_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "jax:gymnax:CartPole-v1" in jax_ids()
+    # It needs a download.
+    assert "jax:gymnax:MNISTBandit-bsuite" not in jax_ids()
+    monkeypatch.setattr("srl.envs.jax_start.installed", lambda package: package != "gymnax")
+    assert {id.split(":")[1] for id in jax_ids()} == {"jaxmarl"}
