@@ -30,7 +30,7 @@ from srl.envs.spaces import obs_starts
 from srl.errors import MissingDependency
 from srl.export.files import export_policy
 from srl.launch.plan.build import filled_in, plan_policies
-from srl.policies.protocol import Act, Policy
+from srl.policies.protocol import Policy, PolicyOutput
 from srl.policies.random import RandomPolicy
 from srl.recipes import RECIPES, find_recipe
 from srl.workers.wiring import build_policy
@@ -96,7 +96,7 @@ class Checked:
         """Keeps what the policy reports beside each action: log probability and value."""
         usual = policy.act
 
-        def act(*args: Any) -> Act:
+        def act(*args: Any) -> PolicyOutput:
             found = usual(*args)
             self.extras = {key: x.numpy().copy() for key, x in flatten(found.extras).items()}
             return found
