@@ -20,7 +20,7 @@ pytestmark = pytest.mark.runs
 TABLE = Path(__file__).parents[2] / "docs" / "environments" / "index.md"
 RECIPES = (
     *("football", "doom", "minigrid", "dmc_cartpole", "panda_pick", "metaworld_reach"),
-    *("cartpole_jax", "smax"),
+    *("cartpole_jax", "smax", "overcooked", "hanabi"),
 )
 ROW = re.compile(r"^\|[^|]*\|[^|]*\(`(\w+)`\)[^|]*\|[^|]*\| (runs|learned)", re.MULTILINE)
 

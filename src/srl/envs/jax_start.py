@@ -29,6 +29,7 @@ _PLAYED = {
         *("MPE_simple_spread_v3", "MPE_simple_crypto_v3", "MPE_simple_speaker_listener_v4"),
         *("MPE_simple_push_v3", "MPE_simple_adversary_v3", "MPE_simple_reference_v3"),
         *("MPE_simple_facmac_v1", "MPE_simple_facmac_3a_v1", "HeuristicEnemySMAX"),
+        *("overcooked", "hanabi"),
     ),
 }
 """Packages that make environments by name (`make(name)` and `registered_envs`), and the names that
