@@ -69,7 +69,7 @@ def test_the_page_names_the_command_that_installs_what_it_needs(
 
 
 def test_the_list_leaves_out_what_needs_a_missing_package() -> None:
-    missing = "ale_py,mujoco,Box2D,envpool,pettingzoo,mpe2"
+    missing = "ale_py,mujoco,Box2D,envpool,pettingzoo,mpe2,jax"
     listed = without(missing, "list", "--envs").stdout.split()
     assert "CartPole-v1" in listed
     assert not {"LunarLander-v3", "Ant-v5", "ALE/Pong-v5"} & set(listed)

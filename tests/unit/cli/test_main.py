@@ -12,7 +12,7 @@ from srl.cli import main, make_parser
 
 VERBS = (
     *("train", "resume", "eval", "play", "record", "plot", "plan", "check", "list", "settings"),
-    *("status", "scale", "checkpoint", "stop", "worker", "watch", "compare", "sweep"),
+    *("status", "scale", "checkpoint", "stop", "worker", "watch", "compare", "sweep", "export"),
     *("bench", "tune"),
 )
 

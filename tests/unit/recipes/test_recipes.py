@@ -29,8 +29,14 @@ def test_every_recipe_can_be_planned(name, layout):
     experiment = recipe()
     assert experiment.name == name
     assert experiment.steps or experiment.until
+    try:
+        spec = probe(experiment.env)
+    except ConfigError as error:
+        if "cannot start it on this machine" not in str(error):
+            raise
+        pytest.skip(str(error))
     settled = resolve_settings(dataclasses.replace(experiment, layout=layout), 2, "cpu")
-    plan, policies = make_plan(settled, probe(settled.env), "cpu")
+    plan, policies = make_plan(settled, spec, "cpu")
     assert set(policies) == set(experiment.policies)
     assert plan.workers
 
