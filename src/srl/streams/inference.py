@@ -70,7 +70,8 @@ class InferenceMemory:
         self.used_by_bridge = memoryview(views["used_by_bridge"])
         """1: a bridge also takes or submits requests, for other hosts."""
         self.waiting = memoryview(views["waiting"])
-        """1: the last `poll` of the server found nothing, and no client has woken it since."""
+        """1: the last `poll` of the server found nothing, and no client has woken it since. The
+        last entry is the bridge's, which takes slots under the number after the last server."""
         self.request = InferenceRequest(
             obs=views["obs"],
             policy_state=views["fed"],
@@ -102,7 +103,7 @@ def _shapes(spec: InferenceSpec) -> dict[str, Tree]:
         "version": Shape((slots,), "int64"),
         "open_clients": Shape((len(spec.clients),), "uint8"),
         "used_by_bridge": Shape((1,), "uint8"),
-        "waiting": Shape((len(spec.servers),), "uint8"),
+        "waiting": Shape((len(spec.servers) + 1,), "uint8"),
         "obs": tree_map(leaf, spec.agent.obs),
         "fed": tree_map(leaf, spec.policy_state),
         "is_first": Shape((slots, rows), "bool"),

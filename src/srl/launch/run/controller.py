@@ -348,6 +348,8 @@ class Controller:
 
     def finish(self, ending: Ending) -> Summary:
         """Writes the last metrics and the summary."""
+        # First: the summary may fail, and a note may say why.
+        self._show_notes()
         now = time.monotonic()
         self._note_first_update(now)
         self.collector.observe(self.times())
