@@ -173,6 +173,8 @@ def test_a_replay_on_two_hosts_goes_on_when_one_of_them_is_lost(
         training.wait_for_updates(5)
         where = {w.name: w.host for w in status_of(training).workers}
         assert (where["replay/0"], where["replay/1"]) == ("left", "right")
+        # Hosts report what their replays hold now and then; both have, once it is this much.
+        wait_for(lambda: training.metrics()["replay.replay.stored"] >= 2000, "reports of both")
 
         three.network.cut("right")
         wait_for(lambda: "host right is gone: silent" in log_of(training), "a lost host")
