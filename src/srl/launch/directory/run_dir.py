@@ -52,8 +52,8 @@ _RUN_FILES = (
     *("sinks", "wandb", "logs/sink-*.log", NOTEBOOK_FILE),
     *("checkpoints/.tmp-*", "checkpoints/.gone-*", "trainers"),
     *("sources/*.safetensors", "keys/join.key"),
-    *("logs/controller.log", "logs/bridge.log", "logs/slurm.log", "logs/bridge-*.log"),
-    *("logs/agent-*.log", ".session", LOCK_FILE),
+    *("logs/controller.log", "logs/planner.log", "logs/template.log", "logs/slurm.log"),
+    *("logs/bridge.log", "logs/bridge-*.log", "logs/agent-*.log", ".session", LOCK_FILE),
     # Unfinished files of processes that were killed.
     *(".config.*.[0-9]*", ".*.json.[0-9]*", "*/.*.safetensors.[0-9]*", "keys/.join.key.[0-9]*"),
 )
