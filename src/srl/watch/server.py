@@ -88,6 +88,8 @@ class Page:
             ws="none",
             lifespan="off",
             access_log=False,
+            # Its own settings would close the log handlers of everybody else in this process.
+            log_config=None,
             log_level="error",
             server_header=False,
             timeout_graceful_shutdown=2,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -105,6 +106,26 @@ def test_the_list_has_every_run_with_its_state_and_no_linked_one(server: Server)
     assert runs["live"]["returns"] == {"default": 7.0}
     assert runs["lander/seed1"]["state"] == "finished"
     assert runs["lander/seed1"]["env_steps"] == 2900
+
+
+class _Handler(logging.Handler):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+def test_log_handlers_of_others_are_left_alone(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    handler = _Handler()
+    server = Server(tmp_path)
+    try:
+        with server.browser() as client:
+            assert client.get("/").status_code == 200
+        assert not handler.closed
+    finally:
+        server.end()
 
 
 def test_seeds_are_drawn_as_mean_and_band(server: Server) -> None:
