@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import SMALL, Training, checkpoints, read_summary, started_by, wait_for
-from test_hosts import join
+from harness import SMALL, Training, checkpoints, read_summary, wait_for
+from test_hosts import join, listening
 
 pytestmark = pytest.mark.machines
 
@@ -41,16 +41,6 @@ while True:
 """Holds 800 connections to some ports, and dials anew when one is cut."""
 
 
-def bridge_ports(launcher: psutil.Process) -> list[int]:
-    """Where a launcher's own bridge listens."""
-    return [
-        connection.laddr.port
-        for process in started_by(launcher)
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-
-
 def test_a_run_with_few_descriptors_goes_on_and_ends_well(tmp_path: Path, shm: Path) -> None:
     run_dir = tmp_path / "run"
     arguments = (
@@ -63,7 +53,7 @@ def test_a_run_with_few_descriptors_goes_on_and_ends_well(tmp_path: Path, shm: P
     try:
         wait_for((run_dir / "head.json").exists, "a head")
         launcher = psutil.Process(training.process.pid)
-        (bridge,) = wait_for(lambda: bridge_ports(launcher), "a bridge")
+        (bridge,) = wait_for(lambda: listening(launcher), "a bridge")
         head = json.loads((run_dir / "head.json").read_text())["address"].rpartition(":")[2]
         command = [sys.executable, "-c", HOLD, head, str(bridge)]
         stranger = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

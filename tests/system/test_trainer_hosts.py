@@ -20,6 +20,7 @@ from harness import (
     Training,
     checkpoints,
     read_summary,
+    runs,
     started_by,
     wait_for,
 )
@@ -153,7 +154,7 @@ def test_trainers_go_on_at_home_when_their_host_is_killed_for_good(
     wait_for(lambda: checkpoints(training.run_dir), "a checkpoint")
     training.wait_for_updates(2)
     # So that something is lost with the host: what nobody takes.
-    next(child for child in started_by(gpu) if "trainer-0" in child.cmdline()).suspend()
+    next(child for child in started_by(gpu) if runs(child, "trainer-0")).suspend()
     wait_for(lambda: nobody_takes(training), "fragments that wait")
     steps = training.metrics()["env_steps"]
 

@@ -91,7 +91,7 @@ def test_when_one_trainers_host_is_lost_the_other_keeps_what_was_learned(
         people(training, name)
     training.wait_for_updates(3)
     # So that something is lost with the host: what nobody takes.
-    next(child for child in started_by(first) if "trainer-0" in child.cmdline()).suspend()
+    next(child for child in started_by(first) if runs(child, "trainer-0")).suspend()
     wait_for(lambda: nobody_takes(training), "fragments that wait")
     before = training.metrics()
     assert not checkpoints(training.run_dir)
